@@ -1,0 +1,1 @@
+"""Plain Python that every room stands on: money, identity, canonical JSON, errors. No Django."""

@@ -1,0 +1,72 @@
+"""The port every payment provider is reached through: a request in, an outcome out.
+
+A provider never raises for an expected outcome and never touches the database. Its
+differences from other providers are data (`Capabilities`), not branches elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from effects.outcomes import LookUp, Outcome, ProviderEffect, Unreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a provider promises about keys and reading. Facts carry their source in the adapter.
+
+    - `key_life_seconds`: how long a repeated key is surely recognised; None: it has no keys.
+    - `stores_server_errors`: a 5xx may be stored under the key and replayed for ever.
+    - `searchable`: the effects of one payment can be listed and matched by our metadata.
+    - `list_is_immediately_consistent`: an absent effect in the list had not happened when read.
+    - `success_can_be_undone_seconds`: how long a success may still turn into a failure.
+    """
+
+    provider: str
+    key_life_seconds: int | None
+    stores_server_errors: bool
+    searchable: bool
+    list_is_immediately_consistent: bool
+    success_can_be_undone_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """One effect to be sent.
+
+    `payload` is the frozen canonical JSON text, as authorised; the adapter sends exactly its
+    content. `idempotency_key` matches `[A-Za-z0-9_.:-]{1,255}`. `account` is "" for the platform's
+    own account, else the provider's account id.
+    """
+
+    payload: str
+    idempotency_key: str
+    account: str = ""
+
+
+class PaymentProvider(Protocol):
+    """One payment provider. Implementations are safe to call from many threads."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def send_refund(
+        self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None
+    ) -> Outcome:
+        """Put one refund request on the wire, once, within the total deadline.
+
+        `before_bytes_leave` is the fence: called once, as late as possible before the first
+        byte is written (after the client is built and the request prepared). When it answers
+        False nothing is sent and the outcome is `NotSent(reason="fenced")`.
+        """
+        ...
+
+    def list_refunds(self, *, payment_ref: str, account: str = "") -> LookUp:
+        """Read every refund of one payment, all pages. Reads only."""
+        ...
+
+    def retrieve_refund(self, *, refund_ref: str, account: str = "") -> ProviderEffect | Unreadable:
+        """Read one refund by the provider's id. Reads only."""
+        ...
