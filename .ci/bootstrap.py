@@ -3,8 +3,9 @@
     python .ci/bootstrap.py run    what `make demo` and `make up` need
     python .ci/bootstrap.py dev    that, and the tests and checks
 
-A stamp inside `.venv` names what was installed and by which Python; it is written last. No stamp means the
-making was cut short, and it is begun again. Standard library only: this runs before anything is installed.
+A stamp inside `.venv` names what was installed and by which Python; it is written last. No stamp
+means the making was cut short, and it is begun again. Standard library only: this runs before
+anything is installed.
 """
 
 import fcntl
@@ -37,7 +38,9 @@ def works() -> bool:
     """Whether the environment's own interpreter starts, is this version, and still lies where it was made."""
     ask = "import sys; print(sys.version_info[:3], sys.prefix)"
     try:
-        answer = subprocess.run([str(PYTHON), "-c", ask], capture_output=True, text=True, timeout=60)
+        answer = subprocess.run(
+            [str(PYTHON), "-c", ask], capture_output=True, text=True, timeout=60
+        )
     except OSError:
         return False
     return answer.stdout.strip() == f"{sys.version_info[:3]} {VENV}"
@@ -87,7 +90,9 @@ def install(names: tuple[str, ...]) -> None:
                 say("unpacking (the longest step)")
     if pip.returncode != 0:
         sys.stderr.write("".join(lines[-25:]))
-        sys.exit("[deps] pip failed (its last lines are above); .venv is not ready. Run make again to retry.")
+        sys.exit(
+            "[deps] pip failed (its last lines are above); .venv is not ready. Run make again to retry."
+        )
     say(f"installed in {time.monotonic() - started:.0f} s")
 
 

@@ -1,7 +1,7 @@
 """Compile the three requirements files: exact pins, hashes, and the why of each direct dependency.
 
-The why stands once, behind the pin in `requirements*.in`; here it is carried into the lock file, so that
-whoever reads `requirements.txt` knows what each line is for. No registry address is written.
+The why stands once, behind the pin in `requirements*.in`; here it is carried into the lock file, so
+that whoever reads `requirements.txt` knows what each line is for. No registry address is written.
 """
 
 import re

@@ -1,0 +1,1 @@
+"""How the house is put together: settings, processes, schedule, checks, addresses."""

@@ -1,0 +1,106 @@
+"""One JSON object a line: time, level, logger, event, request_id, action_id. No personal data, no keys."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+# Keys whose values are never written, whoever logs them: credentials, and what names a customer.
+NEVER_WRITTEN = re.compile(
+    r"(?:^|_)(?:authorization|cookie|csrf\w*|password|secret|token|api_key|key_hash|email|customer|phone|"
+    r"address|ip|user_agent|card|note|database_url|redis_url|broker_url)(?:$|_)",
+    re.IGNORECASE,
+)
+# What a secret or an e-mail address looks like inside a sentence or a traceback: Stripe keys and
+# webhook secrets, passwords in URLs, bearer tokens, addresses.
+_LOOKS_SECRET = re.compile(
+    r"\b(?:sk|rk|pk)_(?:test|live)_\w+|\bwhsec_\w+|(?<=://)[^\s/:@]*:[^\s/@]+(?=@)|(?i:bearer)\s+[\w.~+/=-]+"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+)
+WITHHELD = "[withheld]"
+
+
+def _withheld(value: Any) -> Any:
+    if isinstance(value, str):
+        return _LOOKS_SECRET.sub(WITHHELD, value)
+    if isinstance(value, dict):
+        return {
+            key: WITHHELD if NEVER_WRITTEN.search(str(key)) else _withheld(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_withheld(inner) for inner in value]
+    return value
+
+
+def withhold(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Replace every value that a log must not carry. Runs last before rendering."""
+    withheld: EventDict = _withheld(dict(event))
+    return withheld
+
+
+def _logger_fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Drop the request's text of django-structlog ("GET /path?query"): a query string can name anybody."""
+    request = event.get("request")
+    if isinstance(request, str):
+        event["request"] = request.split("?", 1)[0]
+    return event
+
+
+# Processors of lines from structlog and of lines from the standard library alike.
+_SHARED: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.ExtraAdder(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+    _logger_fields,
+]
+
+
+def logging_settings(level: str) -> dict[str, Any]:
+    """Django's LOGGING, and structlog set up to go the same way. To stderr: the supervisor keeps it."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *_SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "json": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "foreign_pre_chain": _SHARED,
+                "processors": [
+                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                    withhold,
+                    structlog.processors.JSONRenderer(default=str),
+                ],
+            }
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "root": {"handlers": ["stderr"], "level": level},
+        "loggers": {
+            # Django's own handlers would write each line a second time, in another shape.
+            "django": {"handlers": [], "level": level, "propagate": True},
+            "django.server": {"handlers": [], "level": level, "propagate": True},
+            # One line for each task received and one for each done, at a sweep every few seconds.
+            "celery.worker.strategy": {"level": "WARNING"},
+            "celery.app.trace": {"level": "WARNING"},
+            "celery.beat": {"level": "WARNING"},
+            "kombu": {"level": "WARNING"},
+            "stripe": {"level": "WARNING"},
+            "urllib3": {"level": "WARNING"},
+        },
+    }
