@@ -171,9 +171,7 @@ class Process:
     def last_words(self, *, lines: int = 20) -> str:
         """The end of its log."""
         try:
-            return "\n".join(
-                self.log_path.read_text(errors="replace").splitlines()[-lines:]
-            )
+            return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return "(no log)"
 

@@ -1,4 +1,4 @@
-"""Django's settings. What differs between installations comes from the environment (config/environment.py)."""
+"""Django's settings. What differs between installations comes from config/environment.py."""
 
 from __future__ import annotations
 
@@ -120,6 +120,32 @@ DATABASES: dict[str, dict[str, Any]] = {
         },
     }
 }
+
+# ---- The protocol --------------------------------------------------------------------------------
+# What each means stands beside its default in config/environment.py. Rooms read them from here.
+STRIPE_API_KEY = ENVIRONMENT.stripe_api_key.get_secret_value()
+STRIPE_WEBHOOK_SECRETS = tuple(
+    secret.get_secret_value() for secret in ENVIRONMENT.stripe_webhook_secrets
+)
+STRIPE_API_BASE = ENVIRONMENT.stripe_api_base
+INSTANCE = ENVIRONMENT.instance
+CASE_OWNER = ENVIRONMENT.case_owner
+DEVELOPMENT = ENVIRONMENT.development
+PROVIDER_CONNECT_TIMEOUT_SECONDS = ENVIRONMENT.provider_connect_timeout_seconds
+PROVIDER_READ_TIMEOUT_SECONDS = ENVIRONMENT.provider_read_timeout_seconds
+PROVIDER_TOTAL_TIMEOUT_SECONDS = ENVIRONMENT.provider_total_timeout_seconds
+SUBMIT_LEASE_SECONDS = ENVIRONMENT.submit_lease_seconds
+SETTLE_SECONDS = ENVIRONMENT.settle_seconds
+KEY_RESEND_SECONDS = ENVIRONMENT.key_resend_seconds
+DISPATCH_SWEEP_SECONDS = ENVIRONMENT.dispatch_sweep_seconds
+RECONCILE_SWEEP_SECONDS = ENVIRONMENT.reconcile_sweep_seconds
+RECONCILE_DELAYS_SECONDS = ENVIRONMENT.reconcile_delays_seconds
+RECONCILE_WINDOW_SECONDS = ENVIRONMENT.reconcile_window_seconds
+APPROVAL_TTL_SECONDS = ENVIRONMENT.approval_ttl_seconds
+PENDING_POLL_SECONDS = ENVIRONMENT.pending_poll_seconds
+LOOK_FRESH_SECONDS = ENVIRONMENT.look_fresh_seconds
+CASE_DUE_SECONDS = ENVIRONMENT.case_due_seconds
+CRASH_POINTS_DIR = ENVIRONMENT.crash_points_dir
 
 # ---- Celery --------------------------------------------------------------------------------------
 # https://docs.celeryq.dev/en/stable/userguide/configuration.html

@@ -11,7 +11,9 @@ from config.processes import end_strays
 
 def main() -> None:
     folder = private_folder()
-    used = [path.parent for path in folder.rglob("in-use.lock") if not FolderLock(path.parent).take()]
+    used = [
+        path.parent for path in folder.rglob("in-use.lock") if not FolderLock(path.parent).take()
+    ]
     if used:
         sys.exit(
             f"Something is running in {used[0]} (make up, make demo or a test run). Nothing was "

@@ -105,6 +105,18 @@ def ephemeral_folder() -> tuple[Path, FolderLock]:
     Folders whose starter was killed are emptied on the way: their servers are ended by pid.
     """
     base = private_folder()
+    # One at a time: a folder just made and not yet locked must not look abandoned to another.
+    with (base / "sweep.lock").open("a") as sweeping:
+        fcntl.flock(sweeping, fcntl.LOCK_EX)
+        _sweep(base)
+        folder = Path(tempfile.mkdtemp(prefix="ephemeral-", dir=base))
+        folder.chmod(0o755 if is_root() else 0o700)
+        lock = FolderLock(folder)
+        lock.take()
+    return folder, lock
+
+
+def _sweep(base: Path) -> None:
     for old in base.glob("ephemeral-*"):
         lock = FolderLock(old)
         try:
@@ -114,8 +126,3 @@ def ephemeral_folder() -> tuple[Path, FolderLock]:
                 lock.release()
         except FileNotFoundError:
             pass  # somebody else swept it a moment ago
-    folder = Path(tempfile.mkdtemp(prefix="ephemeral-", dir=base))
-    folder.chmod(0o755 if is_root() else 0o700)
-    lock = FolderLock(folder)
-    lock.take()
-    return folder, lock
