@@ -1,0 +1,115 @@
+"""Which of a payment's refunds is ours? Pure: a listing in, a judgement out.
+
+The match is by `metadata.action_id` and `metadata.instance`, whatever the key generation. The
+instance is part of it because a second installation may share the provider's account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from effects.outcomes import Listing, ProviderEffect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Nothing in the listing carries this action. What that proves is not decided here."""
+
+    strangers: tuple[ProviderEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Exactly one match has not failed, and it is what was asked for."""
+
+    effect: ProviderEffect
+    strangers: tuple[ProviderEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedOnly:
+    """Every match failed or was cancelled, newest first as the provider listed them."""
+
+    effects: tuple[ProviderEffect, ...]
+    strangers: tuple[ProviderEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """An incident: a match is not what was asked for. `what`: "amount", "currency", "payment"."""
+
+    effect: ProviderEffect
+    what: str
+    strangers: tuple[ProviderEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """An incident: more than one match has not failed. The customer may be paid twice."""
+
+    effects: tuple[ProviderEffect, ...]
+    strangers: tuple[ProviderEffect, ...] = ()
+
+
+Judgement = Absent | Found | FailedOnly | Mismatch | Several
+
+
+def judge(
+    *,
+    listing: Listing,
+    action_id: str,
+    instance: str,
+    amount_minor: int,
+    currency: str,
+    payment_ref: str,
+    known_refs: Set[str],
+) -> Judgement:
+    """Judge one payment's refunds for one action.
+
+    `known_refs` are the provider's ids that our records hold for any action of this payment.
+    Strangers are refunds that are neither this action's nor known, and have not failed: somebody
+    else gave money back, or our records have forgotten that we did.
+
+    1. More than one live match is an incident, however well they match.
+    2. One live match must have the amount, currency and payment asked for. An older failed
+       generation beside it is history.
+    3. With failed matches only, those must be what was asked for as well.
+    """
+    matches = tuple(
+        effect
+        for effect in listing.effects
+        if effect.metadata.get("action_id") == action_id
+        and effect.metadata.get("instance") == instance
+    )
+    strangers = tuple(
+        effect
+        for effect in listing.effects
+        if effect not in matches and effect.ref not in known_refs and effect.settlement != "failed"
+    )
+    live = tuple(effect for effect in matches if effect.settlement != "failed")
+    if len(live) > 1:
+        return Several(effects=live, strangers=strangers)
+    for effect in live or matches:
+        what = _what_differs(
+            effect, amount_minor=amount_minor, currency=currency, payment_ref=payment_ref
+        )
+        if what:
+            return Mismatch(effect=effect, what=what, strangers=strangers)
+    if live:
+        return Found(effect=live[0], strangers=strangers)
+    if matches:
+        return FailedOnly(effects=matches, strangers=strangers)
+    return Absent(strangers=strangers)
+
+
+def _what_differs(
+    effect: ProviderEffect, *, amount_minor: int, currency: str, payment_ref: str
+) -> str:
+    if effect.amount_minor != amount_minor:
+        return "amount"
+    if effect.currency.upper() != currency.upper():
+        return "currency"
+    if effect.payment_ref != payment_ref:
+        return "payment"
+    return ""

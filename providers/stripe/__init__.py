@@ -1,0 +1,1 @@
+"""Stripe, reached through its own SDK. The only room that imports `stripe`."""

@@ -1,0 +1,257 @@
+"""Stripe behind the provider port: one request, its answer, an outcome."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import stripe
+
+from effects.outcomes import (
+    Evidence,
+    Listing,
+    LookUp,
+    Misconfigured,
+    Outcome,
+    ProviderEffect,
+    Unreadable,
+)
+from kernel.errors import Bug
+from providers.port import Capabilities, SendRequest
+from providers.stripe.accounts import Credentials, credentials_for
+from providers.stripe.capabilities import CAPABILITIES
+from providers.stripe.classify import Seen, classify, evidence_of, failed_read
+from providers.stripe.client import build_client
+from providers.stripe.payload import Payload, parse_payload
+from providers.stripe.refund_object import NotARefund, parse_json, read_refund
+from providers.stripe.wire import Answer, WireCall
+
+logger = logging.getLogger(__name__)
+
+# A newline, a leading space or an emoji in a key fails inside the HTTP library and looks like the
+# network there; these characters never do.
+KEY_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,255}")
+REFERENCE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,255}")
+
+PAGE_SIZE = 100  # Stripe's largest. https://docs.stripe.com/api/refunds/list
+# 2,000 refunds of one payment are a mistake somewhere, and reading on would not settle it.
+PAGES_MAX = 20
+
+
+class StripeProvider:
+    """The provider port for Stripe. Safe for threads, and for processes that fork.
+
+    `api_base` is None for Stripe itself. `more_api_keys` are the keys of further platform
+    accounts by alias (see `providers.stripe.accounts` for what an `account` may be). All timeouts
+    are in seconds: connect, each read, and the whole call, which for a list includes every page.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str,
+        api_base: str | None,
+        connect_timeout_seconds: float,
+        read_timeout_seconds: float,
+        total_timeout_seconds: float,
+        more_api_keys: Mapping[str, str] | None = None,
+    ) -> None:
+        if not api_key:
+            raise Bug("Stripe needs an API key: set STRIPE_API_KEY")
+        self._api_key = api_key
+        self._more_api_keys = dict(more_api_keys or {})
+        self._api_base = api_base
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._read_timeout_seconds = read_timeout_seconds
+        self._total_timeout_seconds = total_timeout_seconds
+        self._built: tuple[int, stripe.StripeClient] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def send_refund(
+        self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None
+    ) -> Outcome:
+        """Send one refund, once. See `providers.port.PaymentProvider.send_refund`.
+
+        1. Check what was frozen; a payload or key that cannot be sent raises Bug.
+        2. Send it, with the fence asked just before the first byte.
+        3. Classify what came back: one table, the answer compared with what was sent.
+        """
+        payload = parse_payload(request.payload)
+        if payload.account != request.account:
+            raise Bug("the request names another account than its frozen payload")
+        if not KEY_PATTERN.fullmatch(request.idempotency_key):
+            raise Bug(f"not an idempotency key: {request.idempotency_key!r}")
+        credentials = self._credentials(request.account)
+        if credentials is None:
+            return Misconfigured(reason="unknown_account", evidence=_no_key_for(request.account))
+
+        def send(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
+            options = options | {"idempotency_key": request.idempotency_key}
+            client.v1.refunds.create(payload.params(), options)  # type: ignore[arg-type]
+
+        seen = self._call(
+            send,
+            credentials=credentials,
+            before_bytes_leave=before_bytes_leave,
+            payload=payload,
+            sent_key=request.idempotency_key,
+        )
+        return classify(seen)
+
+    def list_refunds(self, *, payment_ref: str, account: str = "") -> LookUp:
+        """Every refund of one payment, newest first. See the port.
+
+        Every refund must be of the payment asked for; a list about something else is unreadable.
+        """
+        _require_reference(payment_ref)
+        credentials = self._credentials(account)
+        if credentials is None:
+            return _unknown_account(account)
+        effects: dict[str, ProviderEffect] = {}
+        pages = 0
+        complete = False
+
+        def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
+            nonlocal pages, complete
+            params: dict[str, Any] = {"payment_intent": payment_ref, "limit": PAGE_SIZE}
+            while not complete and pages < PAGES_MAX:
+                client.v1.refunds.list(params, options)  # type: ignore[arg-type]
+                page, has_more = _read_page(call.answer, payment_ref=payment_ref)
+                effects.update({effect.ref: effect for effect in page})
+                pages += 1
+                complete = not has_more
+                if has_more:
+                    params = params | {"starting_after": page[-1].ref}
+
+        seen = self._call(read, credentials=credentials)
+        if complete:
+            return Listing(effects=tuple(effects.values()), evidence=evidence_of(seen), pages=pages)
+        if seen.error is None:
+            return Unreadable(reason="too_many_pages", evidence=evidence_of(seen))
+        return _unreadable(seen)
+
+    def retrieve_refund(self, *, refund_ref: str, account: str = "") -> ProviderEffect | Unreadable:
+        """One refund by Stripe's id. See the port."""
+        _require_reference(refund_ref)
+        credentials = self._credentials(account)
+        if credentials is None:
+            return _unknown_account(account)
+
+        def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
+            client.v1.refunds.retrieve(refund_ref, None, options)  # type: ignore[arg-type]
+
+        seen = self._call(read, credentials=credentials)
+        if seen.error is None and seen.answer is not None:
+            try:
+                effect = read_refund(parse_json(seen.answer.body))
+            except NotARefund:
+                return _unreadable(seen)
+            if effect.ref == refund_ref:
+                return effect
+            return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
+        return _unreadable(seen)
+
+    def _call(
+        self,
+        work: Callable[[stripe.StripeClient, dict[str, Any], WireCall], None],
+        *,
+        credentials: Credentials,
+        before_bytes_leave: Callable[[], bool] | None = None,
+        payload: Payload | None = None,
+        sent_key: str = "",
+    ) -> Seen:
+        """Run one SDK call within the total deadline, and keep everything that is known of it.
+
+        This is the one place where any exception becomes part of the evidence. Once bytes may have
+        left, an exception of any kind (a task's time limit among them) must not hide that.
+        """
+        client = self._client()
+        options: dict[str, Any] = {"api_key": credentials.api_key, "max_network_retries": 0}
+        if credentials.stripe_account:
+            options["stripe_account"] = credentials.stripe_account
+        error: Exception | None = None
+        with WireCall(
+            total_timeout_seconds=self._total_timeout_seconds,
+            before_bytes_leave=before_bytes_leave,
+        ) as call:
+            try:
+                work(client, options, call)
+            except Exception as raised:
+                error = raised
+                logger.info(
+                    "A call to Stripe did not end with a usable answer: %s", type(raised).__name__
+                )
+        return Seen(
+            error=error,
+            answer=call.answer,
+            bytes_may_have_left=call.bytes_may_have_left,
+            was_cut=call.was_cut,
+            elapsed_ms=call.elapsed_ms,
+            payload=payload,
+            sent_key=sent_key,
+        )
+
+    def _client(self) -> stripe.StripeClient:
+        """This process's client. After a fork the child builds its own.
+
+        No lock: two threads may build one each, and a lock could be inherited while held.
+        """
+        built = self._built
+        if built is None or built[0] != os.getpid():
+            built = (
+                os.getpid(),
+                build_client(
+                    api_key=self._api_key,
+                    api_base=self._api_base,
+                    connect_timeout_seconds=self._connect_timeout_seconds,
+                    read_timeout_seconds=self._read_timeout_seconds,
+                ),
+            )
+            self._built = built
+        return built[1]
+
+    def _credentials(self, account: str) -> Credentials | None:
+        return credentials_for(account, api_key=self._api_key, more_api_keys=self._more_api_keys)
+
+
+def _read_page(answer: Answer | None, *, payment_ref: str) -> tuple[list[ProviderEffect], bool]:
+    """One page of a list: its refunds and whether there are more. Raises NotARefund."""
+    value = parse_json(answer.body) if answer is not None else None
+    if not isinstance(value, dict) or not isinstance(value.get("data"), list):
+        raise NotARefund("not a list")
+    if type(value.get("has_more")) is not bool:
+        raise NotARefund("the list does not say whether there is more")
+    page = [read_refund(item) for item in value["data"]]
+    if any(effect.payment_ref != payment_ref for effect in page):
+        raise NotARefund("the list holds refunds of another payment")
+    if value["has_more"] and not page:
+        raise NotARefund("an empty page that says there is more")
+    return page, value["has_more"]
+
+
+def _unreadable(seen: Seen) -> Unreadable:
+    reason, misconfigured, evidence = failed_read(seen)
+    return Unreadable(reason=reason, evidence=evidence, misconfigured=misconfigured)
+
+
+def _unknown_account(account: str) -> Unreadable:
+    return Unreadable(reason="unknown_account", evidence=_no_key_for(account), misconfigured=True)
+
+
+def _no_key_for(account: str) -> Evidence:
+    return Evidence(
+        message=f"There is no Stripe API key for the account {account[:100]!r}. Nothing was sent. "
+        "Set STRIPE_API_KEYS, or correct the order's account."
+    )
+
+
+def _require_reference(reference: str) -> None:
+    # An empty payment would list every refund of the account, a slash would be another address.
+    if not REFERENCE_PATTERN.fullmatch(reference):
+        raise Bug(f"not a Stripe id: {reference!r}")

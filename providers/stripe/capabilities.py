@@ -1,0 +1,23 @@
+"""What Stripe promises, as data. Sources beside each fact."""
+
+from __future__ import annotations
+
+from providers.port import Capabilities
+
+CAPABILITIES = Capabilities(
+    provider="stripe",
+    # Keys may be removed once they are "at least 24 hours old"; a removed key is a new request.
+    # https://docs.stripe.com/api/idempotent_requests
+    key_life_seconds=24 * 3600,
+    # "Stripe saves the status code and body of the first request [...] including 500 errors."
+    # https://docs.stripe.com/api/idempotent_requests
+    stores_server_errors=True,
+    # GET /v1/refunds filters by payment_intent; there is no search over refunds, so we list and
+    # match metadata. https://docs.stripe.com/api/refunds/list, https://docs.stripe.com/search
+    searchable=True,
+    # "Top-level lists are immediately consistent." https://docs.stripe.com/api-v2-overview
+    list_is_immediately_consistent=True,
+    # A card refund can go from succeeded to failed for up to about 30 days.
+    # https://docs.stripe.com/refunds#failed-refunds
+    success_can_be_undone_seconds=30 * 24 * 3600,
+)

@@ -1,0 +1,54 @@
+"""The refund the tests of this room send, and a provider that talks to a loopback server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernel.canonical import canonical_json
+from providers.port import SendRequest
+from providers.stripe.adapter import StripeProvider
+from providers.stripe.payload import build_payload
+
+ACTION = "refund:order-4821:request-3"
+
+
+def a_payload(**changes: Any) -> dict[str, Any]:
+    return build_payload(
+        **(
+            {
+                "account": "",
+                "payment_intent": "pi_1",
+                "amount_minor": 7900,
+                "currency": "USD",
+                "reason_code": "damaged",
+                "action_id": ACTION,
+                "instance": "shop-1",
+                "order_id": "4821",
+                "request_id": "3",
+            }
+            | changes
+        )
+    )
+
+
+def a_request(*, key: str = ACTION, **changes: Any) -> SendRequest:
+    return SendRequest(
+        payload=canonical_json(a_payload(**changes)),
+        idempotency_key=key,
+        account=changes.get("account", ""),
+    )
+
+
+def a_provider(api_base: str, **changes: Any) -> StripeProvider:
+    return StripeProvider(
+        **(
+            {
+                "api_key": "sk_test_platform",
+                "api_base": api_base,
+                "connect_timeout_seconds": 0.5,
+                "read_timeout_seconds": 0.5,
+                "total_timeout_seconds": 1.5,
+            }
+            | changes
+        )
+    )
