@@ -39,7 +39,7 @@ def find_environment(command: str) -> str | None:
     if os.environ.get("DATABASE_URL") or os.environ.get("REDIS_URL"):
         return None
     found: dict[str, str] = {}
-    if STACK_ENV.exists():
+    if STACK_ENV.exists() and _somebody_runs_it():
         lines = STACK_ENV.read_text().splitlines()
         found = dict(line.split("=", 1) for line in lines if "=" in line)
     elif command in OFFLINE_COMMANDS:
@@ -53,3 +53,14 @@ def find_environment(command: str) -> str | None:
     for name, value in found.items():
         os.environ.setdefault(name, value)
     return None
+
+
+def _somebody_runs_it() -> bool:
+    """Whether the starter of the stack lives; a killed one leaves its file behind."""
+    from config.embedded.places import FolderLock  # not needed where the environment is complete
+
+    lock = FolderLock(STACK_ENV.parent)
+    if lock.take():
+        lock.release()
+        return False
+    return True

@@ -108,6 +108,8 @@ class Environment(Timeouts):
 
     # ---- the payment provider
     stripe_api_key: SecretStr
+    #: Keys of further platform accounts by alias: `eu=sk_live_…,us=sk_live_…`.
+    stripe_api_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
     #: Empty: Stripe itself. The sandbox's address in development.
     stripe_api_base: str = ""
     #: One or more, separated by commas, so that a secret can be rotated.
@@ -166,6 +168,16 @@ class Environment(Timeouts):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("stripe_api_keys", mode="before")
+    @classmethod
+    def _split_pairs(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.strip().partition("=") for part in value.split(",") if part.strip()]
+        if not all(alias and key for alias, _, key in pairs):
+            raise ValueError("must look like alias=key,alias=key")
+        return {alias: key for alias, _, key in pairs}
+
     @field_validator("stripe_webhook_secrets")
     @classmethod
     def _at_least_one(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
@@ -190,7 +202,8 @@ class Environment(Timeouts):
     def problems(self) -> list[str]:
         """The timeouts out of order, and combinations that must not meet."""
         found = super().problems()
-        live = self.stripe_api_key.get_secret_value().startswith(("sk_live_", "rk_live_"))
+        keys = (self.stripe_api_key, *self.stripe_api_keys.values())
+        live = any(key.get_secret_value().startswith(("sk_live_", "rk_live_")) for key in keys)
         if live and self.crash_points_dir:
             found.append(
                 "CRASH_POINTS_DIR is set together with a live Stripe key: crash points kill workers in "

@@ -99,6 +99,7 @@ def logging_settings(level: str) -> dict[str, Any]:
             "celery.worker.strategy": {"level": "WARNING"},
             "celery.app.trace": {"level": "WARNING"},
             "celery.beat": {"level": "WARNING"},
+            "django_structlog.celery": {"level": "WARNING"},
             "kombu": {"level": "WARNING"},
             "stripe": {"level": "WARNING"},
             "urllib3": {"level": "WARNING"},

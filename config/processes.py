@@ -86,6 +86,7 @@ class Process:
         self.stdin = stdin
         self.stop_signal = stop_signal
         self._popen: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     @property
     def pid(self) -> int:
@@ -108,6 +109,7 @@ class Process:
             raise ServerError(f"{self.name} is running already (pid {self.pid}).")
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._popen = subprocess.Popen(
                 self.command,
                 cwd=self.cwd,
@@ -174,6 +176,12 @@ class Process:
             return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return "(no log)"
+
+    def words_since_start(self) -> str:
+        """What it wrote since it was last started."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
 
     @property
     def _record(self) -> Path:

@@ -124,6 +124,9 @@ DATABASES: dict[str, dict[str, Any]] = {
 # ---- The protocol --------------------------------------------------------------------------------
 # What each means stands beside its default in config/environment.py. Rooms read them from here.
 STRIPE_API_KEY = ENVIRONMENT.stripe_api_key.get_secret_value()
+STRIPE_API_KEYS = {
+    alias: key.get_secret_value() for alias, key in ENVIRONMENT.stripe_api_keys.items()
+}
 STRIPE_WEBHOOK_SECRETS = tuple(
     secret.get_secret_value() for secret in ENVIRONMENT.stripe_webhook_secrets
 )
@@ -201,6 +204,8 @@ CELERY_TASK_ROUTES = {
     "reconciliation.*": {"queue": "slow"},
     "notifications.*": {"queue": "slow"},
 }
+# No results, so nothing to clean up: beat would schedule that by itself.
+CELERY_RESULT_EXPIRES = None
 CELERY_BEAT_SCHEDULE = beat_schedule(ENVIRONMENT)
 # In memory: the schedule is static, so a file would only be one more thing that can be stale or
 # locked.
@@ -210,11 +215,18 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 # ---- Static files --------------------------------------------------------------------------------
 # https://whitenoise.readthedocs.io/en/stable/django.html
 # The staff site stays blank without them (Alpine hides pages until it has loaded).
+# Production collects them into the image under names that change with their content; development
+# serves them from where the packages keep them, so that nothing collected can be stale.
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
+WHITENOISE_USE_FINDERS = ENVIRONMENT.development
+STATIC_ROOT = None if ENVIRONMENT.development else BASE_DIR / "staticfiles"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if ENVIRONMENT.development
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
 }
 
 # ---- Templates -----------------------------------------------------------------------------------

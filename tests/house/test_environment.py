@@ -11,6 +11,7 @@ import pytest
 
 from config import development
 from config.development import CHECKOUT, OFFLINE
+from config.embedded.places import FolderLock
 from config.environment import Refusal, read_environment
 
 
@@ -85,6 +86,7 @@ def test_connect_plus_read_may_equal_the_total(environment: pytest.MonkeyPatch) 
         ("DATABASE_URL", "sqlite:///x", "postgresql://"),
         ("REDIS_URL", "localhost", "redis://"),
         ("CASE_OWNER", "", "CASE_OWNER"),
+        ("STRIPE_API_KEYS", "eu", "alias=key"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(
@@ -143,5 +145,9 @@ def test_beside_a_running_stack_a_command_uses_its_servers(
     monkeypatch.delenv("REDIS_URL")
     monkeypatch.setattr(development, "STACK_ENV", tmp_path / "stack.env")
     (tmp_path / "stack.env").write_text("DATABASE_URL=postgresql://u:p=@h/n\nREDIS_URL=redis://h\n")
+    assert "make up" in (development.find_environment("status") or "")  # its starter was killed
+    starter = FolderLock(tmp_path)
+    starter.take()
     assert development.find_environment("status") is None
     assert os.environ["DATABASE_URL"] == "postgresql://u:p=@h/n"
+    starter.release()
