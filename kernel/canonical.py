@@ -19,7 +19,9 @@ def canonical_json(value: Any) -> str:
     try:
         return rfc8785.dumps(value).decode("utf-8")
     except (rfc8785.CanonicalizationError, UnicodeError) as error:
-        raise InvalidInput(field="payload", reason=f"has no canonical JSON form: {error}") from error
+        raise InvalidInput(
+            field="payload", reason=f"has no canonical JSON form: {error}"
+        ) from error
 
 
 def sha256_hex(text: str) -> str:

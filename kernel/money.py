@@ -14,9 +14,25 @@ from kernel.errors import InvalidInput
 # Stripe's zero-decimal list. UGX stands in it too, but Stripe's special cases say that UGX is sent
 # with two decimals that are 00, and that row is the operative one.
 ZERO_DECIMAL = frozenset(
-    "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF".split()
+    [
+        "BIF",
+        "CLP",
+        "DJF",
+        "GNF",
+        "JPY",
+        "KMF",
+        "KRW",
+        "MGA",
+        "PYG",
+        "RWF",
+        "VND",
+        "VUV",
+        "XAF",
+        "XOF",
+        "XPF",
+    ]
 )  # docs.stripe.com/currencies#zero-decimal
-THREE_DECIMAL = frozenset("BHD JOD KWD OMR TND".split())
+THREE_DECIMAL = frozenset(["BHD", "JOD", "KWD", "OMR", "TND"])
 # Sent with two decimals for compatibility, though they have none: 5 ISK is 500.
 WHOLE_UNITS_IN_HUNDREDTHS = frozenset({"ISK", "UGX"})
 

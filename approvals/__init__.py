@@ -1,0 +1,1 @@
+"""Decisions of people, bound to what they were shown."""

@@ -1,0 +1,236 @@
+"""What is particular to one kind of effect. Everything else about it is written once, elsewhere.
+
+A second kind (an e-mail, a store credit) implements this class and gets claim, send, record,
+reconciliation, cases and crash points without a line of them copied.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from effects.models import AbstractAction, AbstractAttempt, AbstractEvent
+from effects.outcomes import LookUp, Outcome, ProviderEffect, Unreadable
+from effects.states import State
+from kernel.errors import Bug
+
+
+@dataclass(slots=True, kw_only=True)
+class Locked:
+    """An action and what it acts on, both locked in the open transaction.
+
+    `now` is the database's time after the locks were taken. `unresolved` are the tokens of the
+    action's attempts whose outcome is not known, `open_cases` how many cases are open on it,
+    `facts` what this kind read beside them. `reading` is a look at the provider that came with
+    an answer; the kind writes it down with its next write of the resource.
+    """
+
+    action: Any
+    resource: Any
+    now: datetime
+    unresolved: tuple[UUID, ...]
+    open_cases: int
+    facts: Any
+    queued_sibling: str = ""
+    reading: Reading | None = None
+    reading_written: bool = False
+
+    @property
+    def resource_name(self) -> str:
+        """What a case or an event calls the resource, like `order:4821`."""
+        return str(self.resource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """The claim may go on. `note` goes into the history."""
+
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Not now: the action stays AUTHORIZED and is due again at a later time."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Back:
+    """The decision no longer holds: a person (or the policy) must decide again."""
+
+    reason: str
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class No:
+    """The policy, run again on the locked facts, says no."""
+
+    reason: str
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+Recheck = Go | Wait | Back | No
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """The provider was read and shows no effect of this action that could have happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Exactly one effect of this action that has not failed, and it matches."""
+
+    effect: ProviderEffect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlyFailed:
+    """The action's effects at the provider have all failed."""
+
+    effects: tuple[ProviderEffect, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """What the provider shows cannot be: another amount, or two live effects. Adopt nothing."""
+
+    reason: str
+    effects: tuple[ProviderEffect, ...]
+
+
+Judgement = Absent | Found | OnlyFailed | Contradiction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A judged look at the provider.
+
+    `strangers` are effects on the same resource that belong to no action of ours; `read_at` is
+    the database time just before the look began.
+    """
+
+    judgement: Judgement
+    strangers: tuple[ProviderEffect, ...]
+    read_at: datetime
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """What the action's provider promises; see `providers.port.Capabilities`."""
+
+    has_keys: bool
+    searchable: bool
+    list_is_immediately_consistent: bool
+
+
+class EffectKind(ABC):
+    """The particulars of one kind of effect. Methods that take `Locked` run in a transaction."""
+
+    name: str
+    action_model: type[AbstractAction]
+    attempt_model: type[AbstractAttempt]
+    event_model: type[AbstractEvent]
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lock(self, *, action_id: str) -> Locked | None:
+        """Lock the resource and the action, and read the facts. None: no such action."""
+
+    @abstractmethod
+    def lock_attempt(self, *, token: UUID) -> tuple[Locked, Any] | None:
+        """The same, found by an attempt's token, with that attempt locked too."""
+
+    @abstractmethod
+    def new_event(self, *, locked: Locked, kind: str, actor: str, data: dict[str, Any]) -> Any:
+        """An unsaved event row of this kind for the locked action."""
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def recheck(self, *, locked: Locked) -> Recheck:
+        """Compare a person's decision with the locked facts, or make a policy's again.
+
+        Records a new decision when the policy was run on facts that have changed.
+        """
+
+    # -- consequences -------------------------------------------------------------------------
+
+    @abstractmethod
+    def reserve(self, *, locked: Locked) -> bool:
+        """Reserve what the effect will take, once; False when it does not fit (I3)."""
+
+    @abstractmethod
+    def moved(self, *, locked: Locked, source: State, target: State) -> dict[str, Any]:
+        """Carry what a move means for the resource; returns columns of the action to write."""
+
+    @abstractmethod
+    def observe(self, *, locked: Locked, reading: Reading) -> None:
+        """Write down what a look showed beside the action: when, and effects made elsewhere."""
+
+    # -- the provider (never inside a transaction) --------------------------------------------
+
+    @abstractmethod
+    def promises(self, *, action: Any) -> Promises:
+        """What this action's provider promises."""
+
+    @abstractmethod
+    def send(self, *, action: Any, idempotency_key: str, fence: Callable[[], bool]) -> Outcome:
+        """Put the frozen payload on the wire, once, unless the fence says no."""
+
+    @abstractmethod
+    def look(self, *, action: Any) -> LookUp:
+        """List the effects of the action's resource at the provider. Reads only."""
+
+    @abstractmethod
+    def retrieve(self, *, action: Any) -> ProviderEffect | Unreadable:
+        """Read the one effect that the action is known by. Reads only."""
+
+    @abstractmethod
+    def judge(self, *, action: Any, look: LookUp, read_at: datetime) -> Reading | None:
+        """What a listing says about the action; None when it could not be read."""
+
+    @abstractmethod
+    def must_look_first(self, *, locked: Locked) -> bool:
+        """Whether the resource must be read before this send (design: before the first one)."""
+
+    @abstractmethod
+    def hint(self, *, action_id: str) -> bool:
+        """Tell a worker that this action may be due. May be lost, repeated or late.
+
+        False when it surely was not told. Never raises: the row is the queue.
+        """
+
+
+_kinds: dict[str, EffectKind] = {}
+
+
+def register(kind: EffectKind) -> None:
+    """Make a kind known, once, when its app starts."""
+    if kind.name in _kinds:
+        raise Bug(f"effect kind {kind.name!r} is registered twice")
+    _kinds[kind.name] = kind
+
+
+def kind_named(name: str) -> EffectKind:
+    """The registered kind of that name."""
+    return _kinds[name]
+
+
+def all_kinds() -> tuple[EffectKind, ...]:
+    """Every registered kind, in order of registration."""
+    return tuple(_kinds.values())
+
+
+def kind_of(action_id: str) -> EffectKind | None:
+    """The kind an action id belongs to: its first word, like `refund` in `refund:order-1:…`."""
+    return _kinds.get(action_id.partition(":")[0])

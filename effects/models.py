@@ -1,0 +1,322 @@
+"""Rows that every kind of effect has, and the rows all kinds share.
+
+`AbstractAction`, `AbstractAttempt` and `AbstractEvent` become tables of a kind (refunds have
+theirs in `refunds.models`). `Case`, `Switch` and `Breaker` are shared.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django_fsm import FSMField, FSMModelMixin, transition
+
+from effects.states import FINAL_STATES, State, sources_of
+from effects.triggers import append_only, legal_moves, no_delete, no_truncate, start_states
+
+
+def _to(target: State) -> Callable[[Any], None]:
+    """Declare the transition to one state, from wherever the one table allows it.
+
+    The body is empty on purpose: money and history are moved by `effects.transitions.move`, the
+    only caller.
+    """
+
+    def body(self: Any) -> None:
+        return None
+
+    body.__name__ = body.__qualname__ = f"to_{target.value.lower()}"
+    declared: Callable[[Any], None] = transition(
+        field="state", source=sources_of(target), target=target.value
+    )(body)
+    return declared
+
+
+class AbstractAction(FSMModelMixin, models.Model):  # type: ignore[misc]
+    """One business action: one row, from proposal to end. The row is the queue.
+
+    - `action_id`: public identity, made from the merchant's ids; generation 1 of the key.
+    - `payload`, `payload_hash`: the exact provider request, frozen at the proposal.
+    - `due_at`: when a sweep must look at this row next; NULL when nothing is due by itself.
+    - `generation`, `key_first_used_at`: which key is in use, and since when (database time).
+    - `tries`, `unknown_since`: reconciliation rounds and the first UNKNOWN of this generation.
+    - `waiting_since`: since when attempts are turned away (not sent, 429) without a break.
+    - `decided_by`: "policy" or "person"; a person's decision is compared in the claim, a
+      policy's is made again.
+    - `bound_*`: the facts that the decision was made on, after our own writes.
+    """
+
+    action_id = models.CharField(max_length=160, unique=True)
+    state = FSMField(max_length=20, choices=State.choices, protected=True)
+    payload = models.TextField()
+    payload_hash = models.CharField(max_length=64)
+    provider = models.CharField(max_length=40)
+    account = models.CharField(max_length=80, blank=True, default="")
+    proposed_by = models.CharField(max_length=80)
+    request_ref = models.CharField(max_length=80, blank=True, default="")
+
+    generation = models.PositiveIntegerField(default=1)
+    attempt_count = models.PositiveIntegerField(default=0)
+    key_first_used_at = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True)
+    tries = models.PositiveIntegerField(default=0)
+    unknown_since = models.DateTimeField(null=True, blank=True)
+    waiting_since = models.DateTimeField(null=True, blank=True)
+
+    decided_by = models.CharField(max_length=10)
+    bound_version = models.BigIntegerField()
+    bound_facts = models.JSONField(default=dict)
+    bound_until = models.DateTimeField(null=True, blank=True)
+
+    provider_ref = models.CharField(max_length=80, blank=True, default="")
+    provider_status = models.CharField(max_length=40, blank=True, default="")
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+    state_since = models.DateTimeField()
+
+    to_held = _to(State.HELD)
+    to_awaiting_approval = _to(State.AWAITING_APPROVAL)
+    to_authorized = _to(State.AUTHORIZED)
+    to_submitting = _to(State.SUBMITTING)
+    to_unknown = _to(State.UNKNOWN)
+    to_pending = _to(State.PENDING)
+    to_succeeded = _to(State.SUCCEEDED)
+    to_failed_final = _to(State.FAILED_FINAL)
+    to_rejected = _to(State.REJECTED)
+    to_expired = _to(State.EXPIRED)
+    to_cancelled = _to(State.CANCELLED)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return self.action_id
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self.state in FINAL_STATES
+
+
+def action_triggers() -> list[Any]:
+    """The triggers of every action table, but for the one that names its attempt table."""
+    return [legal_moves(), start_states(), no_delete(), no_truncate()]
+
+
+def action_constraints(prefix: str) -> list[models.BaseConstraint]:
+    """The CHECKs of every action table."""
+    return [
+        models.CheckConstraint(
+            name=f"{prefix}_done_names_its_effect",
+            condition=~Q(state__in=[State.SUCCEEDED, State.PENDING]) | ~Q(provider_ref=""),
+        ),
+        models.CheckConstraint(
+            name=f"{prefix}_unknown_has_a_beginning",
+            condition=~Q(state=State.UNKNOWN) | Q(unknown_since__isnull=False),
+        ),
+        models.CheckConstraint(
+            name=f"{prefix}_moving_states_are_due",
+            condition=~Q(state__in=[State.SUBMITTING, State.AUTHORIZED, State.PENDING, State.HELD])
+            | Q(due_at__isnull=False),
+        ),
+        models.CheckConstraint(
+            name=f"{prefix}_known_decider", condition=Q(decided_by__in=["policy", "person"])
+        ),
+    ]
+
+
+class AbstractAttempt(models.Model):
+    """One request on the wire. Written before it is sent, closed with what came back.
+
+    `token` fences: an answer closes the attempt whose token it carries and no other. An attempt
+    is *closed* once nobody waits for its answer, and *resolved* once its outcome is known:
+    `resolution` is "" until then, "executed" or "not_executed" after.
+    """
+
+    token = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    number = models.PositiveIntegerField()
+    generation = models.PositiveIntegerField()
+    idempotency_key = models.CharField(max_length=255)
+    worker = models.CharField(max_length=120)
+    claimed_at = models.DateTimeField()
+    lease_until = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=40, blank=True, default="")
+    evidence = models.JSONField(null=True, blank=True)
+    resolution = models.CharField(max_length=12, blank=True, default="")
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    resolved_by = models.CharField(max_length=80, blank=True, default="")
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} under {self.idempotency_key}"
+
+
+ATTEMPT_FROZEN = (
+    "action",
+    "token",
+    "number",
+    "generation",
+    "idempotency_key",
+    "worker",
+    "claimed_at",
+    "lease_until",
+)
+ATTEMPT_WRITTEN_ONCE = (
+    "closed_at",
+    "outcome",
+    "evidence",
+    "resolution",
+    "resolved_at",
+    "resolved_by",
+)
+
+
+class AbstractEvent(models.Model):
+    """One line of history, append-only. `kind` is a dotted verb, `data` is JSON for people."""
+
+    event_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    kind = models.CharField(max_length=60)
+    actor = models.CharField(max_length=80)
+    at = models.DateTimeField()
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind} by {self.actor}"
+
+
+class Case(models.Model):
+    """Something that a person must settle: an owner, a due time, evidence.
+
+    `effect` and `action_id` name the action it is about ("" when it is about an account);
+    `resource` names what else it blocks, like `order:4821` or `account:stripe`.
+    Its evidence is the action's history; `evidence` holds what was true when it was opened.
+    """
+
+    class Kind(models.TextChoices):
+        """Why a person is needed."""
+
+        UNKNOWN_OUTCOME = "unknown-outcome", "unknown outcome"
+        STALE_APPROVAL = "stale-approval", "approval no longer holds"
+        EXPIRED = "expired", "nobody decided in time"
+        HELD_TOO_LONG = "held-too-long", "held too long"
+        CANNOT_SEND = "cannot-send", "cannot be sent"
+        PENDING_TOO_LONG = "pending-too-long", "pending too long"
+        FAILED = "failed", "refund failed, customer still owed"
+        INCIDENT = "incident", "incident"
+        FOUND_ELSEWHERE = "found-elsewhere", "refund made elsewhere"
+        ACCOUNT_PAUSED = "account-paused", "provider account paused"
+        UNEXPECTED_SUCCESS = "unexpected-success", "succeeded after it was over"
+
+    case_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    kind = models.CharField(max_length=30, choices=Kind.choices)
+    effect = models.CharField(max_length=20, blank=True, default="")
+    action_id = models.CharField(max_length=160, blank=True, default="")
+    resource = models.CharField(max_length=120)
+    reason = models.TextField()
+    evidence = models.JSONField(default=dict)
+    owner = models.CharField(max_length=120)
+    opened_at = models.DateTimeField()
+    due_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+    closed_by = models.CharField(max_length=80, blank=True, default="")
+    resolution = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(
+                name="case_one_open_per_kind",
+                fields=["kind", "resource", "action_id"],
+                condition=Q(closed_at__isnull=True),
+            ),
+            models.CheckConstraint(name="case_has_an_owner", condition=~Q(owner="")),
+        ]
+        indexes: ClassVar[list[models.Index]] = [
+            # "is there an open case on this order?" in the claim, and the queue of open cases
+            models.Index(
+                name="case_open", fields=["resource"], condition=Q(closed_at__isnull=True)
+            ),
+            models.Index(name="case_by_action", fields=["action_id"]),
+        ]
+        triggers: ClassVar[list[Any]] = [no_delete(), no_truncate()]
+        permissions: ClassVar[list[tuple[str, str]]] = [("settle_case", "Can settle a case")]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()}: {self.action_id or self.resource}"
+
+
+class Switch(models.Model):
+    """A kill switch. While it is on, the claim leaves what it covers where it is.
+
+    `scope` is `global`, `kind:refund`, `account:<provider>:<account>` or `agent:<prefix>`.
+    Switches stop sends; they never stop reconciliation. Turning one off sets `ended_at`.
+    """
+
+    scope = models.CharField(max_length=120)
+    reason = models.TextField()
+    set_by = models.CharField(max_length=80)
+    set_at = models.DateTimeField()
+    until = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.CharField(max_length=80, blank=True, default="")
+
+    class Meta:
+        verbose_name_plural = "switches"
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(
+                name="switch_one_on_per_scope",
+                fields=["scope"],
+                condition=Q(ended_at__isnull=True),
+            )
+        ]
+        triggers: ClassVar[list[Any]] = [no_delete(), no_truncate()]
+        permissions: ClassVar[list[tuple[str, str]]] = [("flip_switch", "Can flip kill switches")]
+
+    def __str__(self) -> str:
+        return f"{self.scope}: {self.reason}"
+
+
+class Breaker(models.Model):
+    """Circuit breaker of one provider account: while it is open no reconciliation round starts."""
+
+    account = models.CharField(max_length=120, unique=True)
+    failures = models.PositiveIntegerField(default=0)
+    open_until = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.account
+
+
+class SweepRun(models.Model):
+    """When a sweep last came through. One row per sweep, for metrics and readiness."""
+
+    name = models.CharField(max_length=60, unique=True)
+    finished_at = models.DateTimeField()
+    handled = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+__all__ = [
+    "ATTEMPT_FROZEN",
+    "ATTEMPT_WRITTEN_ONCE",
+    "AbstractAction",
+    "AbstractAttempt",
+    "AbstractEvent",
+    "Breaker",
+    "Case",
+    "SweepRun",
+    "Switch",
+    "action_constraints",
+    "action_triggers",
+    "append_only",
+]

@@ -1,0 +1,103 @@
+"""What Postgres itself refuses: illegal moves, edits of history, rows that were never decided.
+
+The ORM's protections end at `QuerySet.update()` and raw SQL (measured with django-fsm-2); these
+do not (invariant I7). A role that owns the tables can still switch triggers off: production runs
+the application under a role that does not (docs/decisions).
+"""
+
+from __future__ import annotations
+
+import pgtrigger
+
+from effects.states import LEGAL, START_STATES, STATES_WITHOUT_OPEN_QUESTIONS
+
+
+def no_delete() -> pgtrigger.Trigger:
+    """Rows are never deleted."""
+    return pgtrigger.Protect(name="no_delete", operation=pgtrigger.Delete)
+
+
+def no_truncate() -> pgtrigger.Trigger:
+    """The table is never emptied."""
+    return pgtrigger.Trigger(
+        name="no_truncate",
+        level=pgtrigger.Statement,
+        when=pgtrigger.Before,
+        operation=pgtrigger.Truncate,
+        func="RAISE EXCEPTION 'history is append-only: % is never truncated', TG_TABLE_NAME;",
+    )
+
+
+def append_only() -> list[pgtrigger.Trigger]:
+    """Rows are written once and never changed, deleted or truncated."""
+    return [
+        pgtrigger.Protect(name="no_update", operation=pgtrigger.Update),
+        no_delete(),
+        no_truncate(),
+    ]
+
+
+def frozen(*fields: str) -> pgtrigger.Trigger:
+    """These columns keep the value they were inserted with."""
+    return pgtrigger.ReadOnly(name="frozen_fields", fields=list(fields))
+
+
+def written_once(*columns: str) -> pgtrigger.Trigger:
+    """These columns may go from empty (NULL or '') to a value, and then stay."""
+    changed = " OR ".join(
+        f"(OLD.{c}::text IS DISTINCT FROM NEW.{c}::text AND COALESCE(OLD.{c}::text, '') <> '')"
+        for c in columns
+    )
+    return pgtrigger.Trigger(
+        name="written_once",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update,
+        func=f"""
+            IF {changed} THEN
+                RAISE EXCEPTION 'history is append-only: a closed row of % stays as it is',
+                    TG_TABLE_NAME;
+            END IF;
+            RETURN NEW;
+        """,
+    )
+
+
+def legal_moves() -> pgtrigger.Trigger:
+    """The state changes only along the one table of `effects.states`."""
+    moves = sorted((source.value, target.value) for source, target in LEGAL)
+    return pgtrigger.FSM(name="legal_moves", field="state", transitions=moves)
+
+
+def start_states() -> pgtrigger.Trigger:
+    """A row is born in a state that a decision gives, with nothing spent and nothing sent."""
+    allowed = ", ".join(f"'{state.value}'" for state in START_STATES)
+    return pgtrigger.Trigger(
+        name="start_states",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Insert,
+        func=f"""
+            IF NEW.state NOT IN ({allowed}) OR NEW.generation <> 1 OR NEW.provider_ref <> '' THEN
+                RAISE EXCEPTION 'a row of % cannot begin in state %', TG_TABLE_NAME, NEW.state;
+            END IF;
+            RETURN NEW;
+        """,
+    )
+
+
+def no_open_questions(*, attempt_table: str) -> pgtrigger.Trigger:
+    """No state that says "nothing is on the wire" is entered while an attempt is unresolved."""
+    guarded = ", ".join(f"'{state.value}'" for state in STATES_WITHOUT_OPEN_QUESTIONS)
+    return pgtrigger.Trigger(
+        name="no_open_questions",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update,
+        func=f"""
+            IF NEW.state IS DISTINCT FROM OLD.state AND NEW.state IN ({guarded}) AND EXISTS (
+                SELECT 1 FROM {attempt_table} a WHERE a.action_id = NEW.id AND a.resolution = ''
+            ) THEN
+                RAISE EXCEPTION 'action % has an unresolved attempt and cannot become %',
+                    NEW.action_id, NEW.state;
+            END IF;
+            RETURN NEW;
+        """,
+    )

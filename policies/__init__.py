@@ -1,0 +1,1 @@
+"""Deterministic decisions: pure rules over facts from our own tables, recorded whole."""

@@ -1,0 +1,29 @@
+"""Publish the default policy, so that a new installation decides something sensible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import migrations
+from django.utils import timezone
+
+from kernel.canonical import canonical_json, sha256_hex
+from policies.versions import DEFAULT_PARAMETERS
+
+
+def publish_default(apps: Any, schema_editor: Any) -> None:
+    parameters = DEFAULT_PARAMETERS.as_json()
+    apps.get_model("policies", "PolicyVersion").objects.create(
+        number=1,
+        parameters=parameters,
+        parameters_hash=sha256_hex(canonical_json(parameters)),
+        published_by="installation",
+        published_at=timezone.now(),
+        note="The default policy.",
+    )
+
+
+class Migration(migrations.Migration):
+    dependencies = [("policies", "0001_initial")]
+
+    operations = [migrations.RunPython(publish_default, migrations.RunPython.noop)]

@@ -1,0 +1,1 @@
+"""Orders and their balances, and the one action this product exists for: a refund."""

@@ -1,0 +1,190 @@
+"""What a decision about a refund is made on, read under the order's lock.
+
+A statement that waits for a row lock keeps the snapshot it began with for every other table, so
+these facts are read by a second statement, after the locks are held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Extract, JSONObject
+
+from effects.clock import DatabaseNow
+from effects.models import Case, Switch
+from effects.states import State
+from policies.models import PolicyVersion
+from policies.rules import Facts, OtherAction
+from providers.registry import payment_provider
+from refunds.models import Order, RefundAction, RefundAttempt
+
+# Other actions of the order that the rules look at: the newest, so that an order with thousands of
+# refunds cannot make a decision slow. The balances count all of them anyway.
+OTHERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Everything read beside the locked rows, in one statement.
+
+    `order_cases` counts open cases of the order's other actions, and any refund found elsewhere;
+    `incidents` the open incidents, which block every claim of the order.
+    """
+
+    now: datetime
+    policy_number: int
+    policy_hash: str
+    switches: tuple[str, ...]
+    order_cases: int
+    incidents: int
+    others: tuple[OtherAction, ...]
+    unresolved: tuple[UUID, ...]
+    action_cases: int
+    action_exists: bool
+
+    @property
+    def queued_sibling(self) -> str:
+        """The oldest other action of the order that waits to be claimed, or ""."""
+        queued = [o.action_id for o in self.others if o.state == State.AUTHORIZED]
+        return queued[-1] if queued else ""
+
+
+def scopes_of(*, provider: str, account: str, proposer: str) -> list[str]:
+    """The kill-switch scopes that cover one refund."""
+    return ["global", "kind:refund", f"account:{provider}:{account}", f"agent:{proposer}"]
+
+
+def read_beside(
+    *, order: Order, action_id: str, proposer: str, action_pk: int | None = None
+) -> Beside:
+    """Read the facts beside a locked order, and its locked action if it exists. One query."""
+    scopes = scopes_of(provider=order.provider, account=order.account, proposer=proposer)
+    open_cases = Case.objects.filter(resource=str(order), closed_at__isnull=True)
+    others: QuerySet[Any] = (
+        RefundAction.objects.filter(order_id=OuterRef("pk"))
+        .exclude(action_id=action_id)
+        .filter(
+            Q(
+                state__in=[
+                    State.AUTHORIZED,
+                    State.SUBMITTING,
+                    State.UNKNOWN,
+                    State.PENDING,
+                    State.SUCCEEDED,
+                ]
+            )
+            # A failed refund is open while its debt is: until its case is settled.
+            | Q(
+                Exists(
+                    Case.objects.filter(
+                        action_id=OuterRef("action_id"),
+                        kind=Case.Kind.FAILED,
+                        closed_at__isnull=True,
+                    )
+                ),
+                state=State.FAILED_FINAL,
+            )
+        )
+        .order_by("-pk")
+    )
+    row = (
+        Order.objects.filter(pk=order.pk)
+        .annotate(
+            now=DatabaseNow(),
+            policy=Subquery(
+                PolicyVersion.objects.order_by("-number").values(
+                    found=JSONObject(number="number", hash="parameters_hash")
+                )[:1]
+            ),
+            switches=ArraySubquery(
+                Switch.objects.filter(scope__in=scopes, ended_at__isnull=True)
+                .filter(Q(until__isnull=True) | Q(until__gt=DatabaseNow()))
+                .values("scope")
+            ),
+            cases=ArraySubquery(
+                open_cases.values(found=JSONObject(kind="kind", action_id="action_id"))
+            ),
+            others=ArraySubquery(
+                others.values(
+                    found=JSONObject(
+                        action_id="action_id",
+                        state="state",
+                        amount_minor="amount_minor",
+                        age=_age_seconds(),
+                    )
+                )[:OTHERS_MAX]
+            ),
+            unresolved=ArraySubquery(
+                RefundAttempt.objects.filter(action_id=action_pk, resolution="").values("token")
+            ),
+            action_exists=Exists(RefundAction.objects.filter(action_id=action_id)),
+        )
+        .values("now", "policy", "switches", "cases", "others", "unresolved", "action_exists")
+        .get()
+    )
+    policy = row["policy"] or {"number": 0, "hash": ""}
+    return Beside(
+        now=row["now"],
+        policy_number=policy["number"],
+        policy_hash=policy["hash"],
+        switches=tuple(sorted(row["switches"])),
+        order_cases=sum(
+            1
+            for case in row["cases"]
+            if case["action_id"] != action_id or case["kind"] == Case.Kind.FOUND_ELSEWHERE
+        ),
+        incidents=sum(1 for case in row["cases"] if case["kind"] == Case.Kind.INCIDENT),
+        others=tuple(
+            OtherAction(
+                action_id=other["action_id"],
+                state=other["state"],
+                amount_minor=other["amount_minor"],
+                age_seconds=float(other["age"]),
+            )
+            for other in row["others"]
+        ),
+        unresolved=tuple(row["unresolved"]),
+        action_cases=sum(1 for case in row["cases"] if case["action_id"] == action_id),
+        action_exists=row["action_exists"],
+    )
+
+
+def _age_seconds() -> Any:
+    """Seconds since an action entered its state, as SQL, so that no clock but one is asked."""
+    return Extract(DatabaseNow() - F("state_since"), "epoch")
+
+
+def facts_for(
+    *,
+    order: Order,
+    beside: Beside,
+    amount_minor: int,
+    reason: str,
+    proposer: str,
+    own_reservation_minor: int = 0,
+) -> Facts:
+    """Gather the policy's facts from the locked order and what was read beside it."""
+    return Facts(
+        order_id=order.order_id,
+        order_version=order.version,
+        currency=order.currency,
+        amount_minor=amount_minor,
+        reason=reason,
+        captured_minor=order.captured_minor,
+        refunded_minor=order.refunded_minor,
+        reserved_minor=order.reserved_minor,
+        disputed_minor=order.disputed_minor,
+        settled_otherwise_minor=order.settled_otherwise_minor,
+        own_reservation_minor=own_reservation_minor,
+        dispute_state=order.dispute_state,
+        provider_searchable=payment_provider(order.provider).capabilities.searchable,
+        proposer=proposer,
+        switches=beside.switches,
+        open_cases=beside.order_cases,
+        others=beside.others,
+    )

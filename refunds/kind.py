@@ -1,0 +1,530 @@
+"""The refund as a kind of effect: its rows, its money, its provider."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import F
+
+from effects import cases
+from effects.kinds import (
+    Absent,
+    Back,
+    Contradiction,
+    EffectKind,
+    Found,
+    Go,
+    Judgement,
+    Locked,
+    No,
+    OnlyFailed,
+    Promises,
+    Reading,
+    Recheck,
+    Wait,
+)
+from effects.models import Case
+from effects.outcomes import (
+    Listing,
+    LookUp,
+    Outcome,
+    Pending,
+    ProviderEffect,
+    Succeeded,
+    Unreadable,
+)
+from effects.send import refuse_open_transaction
+from effects.states import State
+from kernel.canonical import sha256_hex
+from kernel.errors import Bug
+from kernel.money import format_amount
+from policies.rules import Facts, Verdict
+from providers import matching
+from providers.port import SendRequest
+from providers.registry import payment_provider
+from refunds.decide import binding, decide, keep_decision
+from refunds.facts import Beside, facts_for, read_beside
+from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
+
+log = logging.getLogger(__name__)
+
+# A switch is looked at again this often; turning it off needs no other wake-up.
+SWITCH_RECHECK_SECONDS = 15.0
+# Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided on
+# what the one before it left. The worker that records hints the next; this is for a lost hint.
+SIBLING_RECHECK_SECONDS = 2.0
+# A paused order is a person's; the claim only looks now and then.
+INCIDENT_RECHECK_SECONDS = 60.0
+
+_KEEPS_RESERVATION = (State.AUTHORIZED, State.AWAITING_APPROVAL, State.SUBMITTING)
+_HOLDS_RESERVATION = (State.UNKNOWN, State.PENDING)
+
+
+class RefundKind(EffectKind):
+    """One refund of one payment of one order."""
+
+    name = "refund"
+    action_model = RefundAction
+    attempt_model = RefundAttempt
+    event_model = RefundEvent
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    def lock(self, *, action_id: str) -> Locked | None:
+        """Lock order and action together, then read the facts beside them. Two queries."""
+        action = (
+            RefundAction.objects.select_related("order")
+            .select_for_update(no_key=True, of=("self", "order"))
+            .filter(action_id=action_id)
+            .first()
+        )
+        return None if action is None else self._locked(action)
+
+    def lock_attempt(self, *, token: UUID) -> tuple[Locked, Any] | None:
+        """The same for an attempt and its action. Two queries."""
+        attempt = (
+            RefundAttempt.objects.select_related("action__order")
+            .select_for_update(no_key=True, of=("self", "action", "action__order"))
+            .filter(token=token)
+            .first()
+        )
+        return None if attempt is None else (self._locked(attempt.action), attempt)
+
+    def _locked(self, action: RefundAction) -> Locked:
+        beside = read_beside(
+            order=action.order,
+            action_id=action.action_id,
+            proposer=action.proposed_by,
+            action_pk=action.pk,
+        )
+        return Locked(
+            action=action,
+            resource=action.order,
+            now=beside.now,
+            unresolved=beside.unresolved,
+            open_cases=beside.action_cases,
+            facts=beside,
+            queued_sibling=beside.queued_sibling,
+        )
+
+    def new_event(self, *, locked: Locked, kind: str, actor: str, data: dict[str, Any]) -> Any:
+        """An unsaved line of the order's and the action's history."""
+        return RefundEvent(
+            order=locked.resource,
+            action=locked.action,
+            kind=kind,
+            actor=actor[:80],
+            at=locked.now,
+            data={"order_version": locked.resource.version, **data},
+        )
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    def recheck(self, *, locked: Locked) -> Recheck:
+        """Whether the decision still holds on the locked facts.
+
+        1. A kill switch, an incident on the order, or a sibling on the wire: wait.
+        2. A person's decision is compared: payload, expiry, order version, dispute, balance.
+        3. A policy's decision is made again, and recorded when the facts have changed.
+        """
+        action, order, beside = locked.action, locked.resource, _beside(locked)
+        if beside.switches:
+            return Wait(
+                reason=f"kill switch on: {', '.join(beside.switches)}",
+                seconds=SWITCH_RECHECK_SECONDS,
+            )
+        if beside.incidents:
+            return Wait(
+                reason=f"order {order.order_id} is paused by an open incident",
+                seconds=INCIDENT_RECHECK_SECONDS,
+            )
+        if any(other.state == State.SUBMITTING for other in beside.others):
+            return Wait(
+                reason="another refund of this order is on the wire",
+                seconds=SIBLING_RECHECK_SECONDS,
+            )
+        if sha256_hex(action.payload) != action.payload_hash:
+            raise Bug(f"the frozen payload of {action.action_id} does not match its hash")
+        facts = self.facts_of(locked=locked)
+        if action.decided_by == "person":
+            changed = what_changed(action=action, order=order, facts=facts, now=locked.now)
+            if changed:
+                return Back(
+                    reason=changed,
+                    note={
+                        "bound_version": action.bound_version,
+                        "order_version": order.version,
+                    },
+                )
+            return Go(note={"decided_by": "person", "bound_version": action.bound_version})
+        return self._decide_again(locked=locked, facts=facts)
+
+    def _decide_again(self, *, locked: Locked, facts: Facts) -> Recheck:
+        action, order, beside = locked.action, locked.resource, _beside(locked)
+        decision = decide(facts=facts, beside=beside)
+        same = (
+            decision.verdict is Verdict.ALLOW
+            and order.version == action.bound_version
+            and beside.policy_number == action.bound_facts.get("policy_version")
+        )
+        if not same:
+            keep_decision(
+                action_id=action.action_id,
+                number=action.decision_count + 1,
+                facts=facts,
+                beside=beside,
+                decision=decision,
+            )
+            action.decision_count += 1
+        note = {
+            "decided_by": "policy",
+            "policy_version": beside.policy_number,
+            "decision": action.decision_count,
+        }
+        if decision.verdict is Verdict.ALLOW:
+            return Go(note=note)
+        if decision.verdict is Verdict.DENY:
+            return No(reason=decision.why, note=note)
+        return Back(reason=decision.why, note=note)
+
+    def facts_of(self, *, locked: Locked) -> Facts:
+        """The policy's facts for a locked action, its own reservation given back to it."""
+        action = locked.action
+        return facts_for(
+            order=locked.resource,
+            beside=_beside(locked),
+            amount_minor=action.amount_minor,
+            reason=action.reason,
+            proposer=action.proposed_by,
+            own_reservation_minor=action.reserved_minor,
+        )
+
+    def binding_of(self, *, locked: Locked) -> dict[str, Any]:
+        """The facts that a decision made now is bound to."""
+        return binding(
+            facts=self.facts_of(locked=locked),
+            payload_hash=locked.action.payload_hash,
+            beside=_beside(locked),
+        )
+
+    # -- consequences -------------------------------------------------------------------------
+
+    def reserve(self, *, locked: Locked) -> bool:
+        """Take the amount out of what is left, once. The UPDATE itself is the check (I3)."""
+        action, order = locked.action, locked.resource
+        if action.reserved_minor:
+            return bool(order.refundable_minor >= 0)
+        taken = F("refunded_minor") + F("reserved_minor") + F("settled_otherwise_minor")
+        changed = Order.objects.filter(
+            pk=order.pk,
+            captured_minor__gte=taken + F("disputed_minor") + action.amount_minor,
+        ).update(
+            reserved_minor=F("reserved_minor") + action.amount_minor,
+            version=F("version") + 1,
+            updated_at=locked.now,
+        )
+        if changed != 1:
+            return False
+        order.reserved_minor += action.amount_minor
+        order.version += 1
+        action.reserved_minor = action.amount_minor
+        return True
+
+    def moved(self, *, locked: Locked, source: State, target: State) -> dict[str, Any]:
+        """Carry the money: what was reserved is refunded or given back, and the version moves.
+
+        An observed fact is never refused: an order that it overdraws gets an incident.
+        """
+        action, order = locked.action, locked.resource
+        columns: dict[str, Any] = {"decision_count": action.decision_count}
+        if target is State.SUBMITTING:
+            columns |= {
+                "reserved_minor": action.reserved_minor,
+                # After our own write, so that our own reservation never makes us stale.
+                "bound_version": order.version,
+            }
+            return columns
+        amount = action.amount_minor
+        reserved_before = action.reserved_minor
+        refunded_before = amount if source is State.SUCCEEDED else 0
+        refunded_after = amount if target is State.SUCCEEDED else 0
+        if target in _KEEPS_RESERVATION:
+            reserved_after = reserved_before
+        else:
+            reserved_after = amount if target in _HOLDS_RESERVATION else 0
+        if (reserved_before, refunded_before) != (reserved_after, refunded_after):
+            order.reserved_minor += reserved_after - reserved_before
+            order.refunded_minor += refunded_after - refunded_before
+            order.version += 1
+            self._write_order(locked=locked)
+            columns |= {"reserved_minor": reserved_after}
+            if order.refundable_minor < 0:
+                _open_overdrawn(locked=locked)
+        return columns
+
+    def _write_order(self, *, locked: Locked) -> None:
+        """Write the locked order's balances and version, and when it was last read."""
+        order = locked.resource
+        if locked.reading is not None:
+            order.provider_read_at = locked.reading.read_at
+            locked.reading_written = True
+        Order.objects.filter(pk=order.pk).update(
+            reserved_minor=order.reserved_minor,
+            refunded_minor=order.refunded_minor,
+            version=order.version,
+            provider_read_at=order.provider_read_at,
+            updated_at=locked.now,
+        )
+
+    def observe(self, *, locked: Locked, reading: Reading) -> None:
+        """Write down refunds made elsewhere, and when the payment was read."""
+        order = locked.resource
+        locked.reading = reading
+        new = [stranger for stranger in reading.strangers if _is_new(stranger)]
+        for stranger in new:
+            ExternalRefund.objects.create(
+                order=order,
+                provider_ref=stranger.ref,
+                amount_minor=stranger.amount_minor,
+                currency=stranger.currency,
+                status=stranger.status,
+                seen_at=locked.now,
+                made_at=stranger.created_at,
+            )
+            if stranger.currency == order.currency and stranger.settlement != "failed":
+                order.refunded_minor += stranger.amount_minor
+            order.version += 1
+            seen = {
+                "provider_ref": stranger.ref,
+                "amount_minor": stranger.amount_minor,
+                "currency": stranger.currency,
+                "status": stranger.status,
+                "made_at": stranger.created_at.isoformat() if stranger.created_at else "",
+            }
+            self.new_event(
+                locked=locked, kind="order.external_refund_found", actor="provider", data=seen
+            ).save(force_insert=True)
+            cases.open_case(
+                kind=Case.Kind.FOUND_ELSEWHERE,
+                effect=self.name,
+                locked=locked,
+                reason=(
+                    f"Already refunded {format_amount(stranger.amount_minor, stranger.currency)} "
+                    f"outside of this service ({stranger.ref}"
+                    + (f", {stranger.created_at:%Y-%m-%d %H:%M} UTC" if stranger.created_at else "")
+                    + "). Nothing was sent for this action. Decide whether the customer is "
+                    "still owed, then close this case and approve or reject."
+                ),
+                evidence=seen,
+            )
+        if new or not locked.reading_written:
+            self._write_order(locked=locked)
+        if new and order.refundable_minor < 0:
+            _open_overdrawn(locked=locked)
+
+    # -- the provider -------------------------------------------------------------------------
+
+    def promises(self, *, action: RefundAction) -> Promises:
+        """What this refund's provider promises."""
+        capabilities = payment_provider(action.provider).capabilities
+        return Promises(
+            has_keys=capabilities.key_life_seconds is not None,
+            searchable=capabilities.searchable,
+            list_is_immediately_consistent=capabilities.list_is_immediately_consistent,
+        )
+
+    def must_look_first(self, *, locked: Locked) -> bool:
+        """Before the first send under a key, unless the payment was read within the last minutes."""
+        if not self.promises(action=locked.action).searchable:
+            return False
+        if locked.action.key_first_used_at is not None:
+            return False
+        read_at = locked.resource.provider_read_at
+        return (
+            read_at is None or (locked.now - read_at).total_seconds() >= settings.LOOK_FRESH_SECONDS
+        )
+
+    def send(
+        self, *, action: RefundAction, idempotency_key: str, fence: Callable[[], bool]
+    ) -> Outcome:
+        """One refund request. A replayed answer is old: the refund is read as it is now."""
+        refuse_open_transaction()
+        provider = payment_provider(action.provider)
+        outcome = provider.send_refund(
+            request=SendRequest(
+                payload=action.payload, idempotency_key=idempotency_key, account=action.account
+            ),
+            before_bytes_leave=fence,
+        )
+        if not isinstance(outcome, Succeeded | Pending) or not outcome.evidence.replayed:
+            return outcome
+        now = provider.retrieve_refund(refund_ref=outcome.effect.ref, account=action.account)
+        if isinstance(now, Unreadable) or now.settlement not in ("succeeded", "failed"):
+            # Executed for certain, its present status not known: polled as PENDING.
+            return Pending(effect=outcome.effect, evidence=outcome.evidence)
+        if now.settlement == "succeeded":
+            return Succeeded(effect=now, evidence=outcome.evidence)
+        return _failed_after_all(effect=now, outcome=outcome)
+
+    def look(self, *, action: RefundAction) -> LookUp:
+        """List the payment's refunds, all pages."""
+        refuse_open_transaction()
+        payment_ref = _order_of(action).payment_ref
+        return payment_provider(action.provider).list_refunds(
+            payment_ref=payment_ref, account=action.account
+        )
+
+    def retrieve(self, *, action: RefundAction) -> ProviderEffect | Unreadable:
+        """Read the refund this action is known by."""
+        refuse_open_transaction()
+        return payment_provider(action.provider).retrieve_refund(
+            refund_ref=action.provider_ref, account=action.account
+        )
+
+    def judge(self, *, action: RefundAction, look: LookUp, read_at: datetime) -> Reading | None:
+        """Match a listing with the action; who else's refunds are in it is asked of our rows."""
+        if not isinstance(look, Listing):
+            return None
+        order = _order_of(action)
+        known = set(
+            RefundAction.objects.filter(order=order)
+            .exclude(provider_ref="")
+            .exclude(pk=action.pk)
+            .values_list("provider_ref", flat=True)
+        ) | set(ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True))
+        judged = matching.judge(
+            listing=look,
+            action_id=action.action_id,
+            instance=settings.INSTANCE,
+            amount_minor=action.amount_minor,
+            currency=action.currency,
+            payment_ref=order.payment_ref,
+            known_refs=known,
+        )
+        return Reading(
+            judgement=_judgement(judged),
+            strangers=judged.strangers,
+            read_at=read_at,
+            evidence={
+                "pages": look.pages,
+                "refunds_seen": len(look.effects),
+                "refs": [effect.ref for effect in look.effects[:20]],
+            },
+        )
+
+    def hint(self, *, action_id: str) -> bool:
+        """Tell a worker, if the broker can be reached. The dispatch sweep finds what this loses."""
+        from refunds.tasks import dispatch_refund
+
+        try:
+            dispatch_refund.delay(action_id)
+        except Exception as error:
+            # The broker's own exceptions have no common base; the row is committed and due.
+            log.warning(
+                "The worker was not told of %s (%s); the sweep will find it.",
+                action_id,
+                type(error).__name__,
+            )
+            return False
+        return True
+
+
+def _beside(locked: Locked) -> Beside:
+    if not isinstance(locked.facts, Beside):
+        raise Bug("a refund was locked by another kind")
+    return locked.facts
+
+
+def _order_of(action: RefundAction) -> Order:
+    return action.order
+
+
+def _is_new(stranger: ProviderEffect) -> bool:
+    return not ExternalRefund.objects.filter(provider_ref=stranger.ref).exists()
+
+
+def _open_overdrawn(*, locked: Locked) -> None:
+    order = locked.resource
+    cases.open_case(
+        kind=Case.Kind.INCIDENT,
+        effect="refund",
+        locked=locked,
+        reason=(
+            f"Order {order.order_id} is overdrawn by "
+            f"{format_amount(-order.refundable_minor, order.currency)}: more was refunded, is in "
+            "flight or is disputed than was captured. Nothing more is sent for this order. "
+            "Compare it with the provider's ledger."
+        ),
+        evidence={
+            "captured_minor": order.captured_minor,
+            "refunded_minor": order.refunded_minor,
+            "reserved_minor": order.reserved_minor,
+            "disputed_minor": order.disputed_minor,
+        },
+    )
+
+
+def _judgement(judged: matching.Judgement) -> Judgement:
+    """The matching's word as the effect protocol's."""
+    if isinstance(judged, matching.Absent):
+        return Absent()
+    if isinstance(judged, matching.Found):
+        return Found(effect=judged.effect)
+    if isinstance(judged, matching.FailedOnly):
+        return OnlyFailed(effects=judged.effects)
+    if isinstance(judged, matching.Mismatch):
+        return Contradiction(reason=f"mismatch_{judged.what}"[:40], effects=(judged.effect,))
+    if isinstance(judged, matching.Several):
+        return Contradiction(reason="several_live_effects", effects=judged.effects)
+    raise Bug(f"unhandled judgement {judged!r}")
+
+
+def _failed_after_all(*, effect: ProviderEffect, outcome: Succeeded | Pending) -> Outcome:
+    from effects.outcomes import Refused
+
+    return Refused(code="failed", evidence=outcome.evidence, effect=effect)
+
+
+def what_changed(*, action: RefundAction, order: Order, facts: Facts, now: datetime) -> str:
+    """What differs from what a person approved, as one sentence; "" when nothing does."""
+    bound = action.bound_facts
+    if action.bound_until is None or now >= action.bound_until:
+        return "the approval has expired"
+    if bound.get("payload_hash") != action.payload_hash:
+        return "the approval was given for another request"
+    differences = [
+        f"{words} {format_amount(after - before, order.currency)}"
+        for words, before, after in (
+            ("refunded since:", bound.get("refunded_minor", 0), facts.refunded_minor),
+            (
+                "in flight since:",
+                bound.get("in_flight_minor", 0),
+                facts.reserved_minor - facts.own_reservation_minor,
+            ),
+            ("disputed since:", bound.get("disputed_minor", 0), facts.disputed_minor),
+            ("captured since:", bound.get("captured_minor", 0), facts.captured_minor),
+        )
+        if before != after
+    ]
+    if bound.get("dispute_state") != facts.dispute_state:
+        differences.append(f"the dispute is now {facts.dispute_state}")
+    if order.version != action.bound_version:
+        differences = differences or ["a fact of the order changed"]
+        return (
+            f"order {order.order_id} is at version {order.version}, not {action.bound_version} "
+            f"({'; '.join(differences)})"
+        )
+    if differences or bound.get("refundable_minor") != facts.refundable_minor:
+        return f"order {order.order_id} has another balance ({'; '.join(differences)})"
+    if facts.amount_minor > facts.refundable_minor:
+        left = format_amount(max(facts.refundable_minor, 0), order.currency)
+        return f"only {left} is left of order {order.order_id}"
+    return ""
+
+
+REFUND = RefundKind()

@@ -1,0 +1,259 @@
+"""Propose: from an agent's request to one recorded, decided action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from effects.states import State
+from kernel.canonical import canonical_json, sha256_hex
+from kernel.errors import InvalidInput
+from kernel.identity import refund_action_id, require_identifier
+from kernel.money import require_amount, require_currency
+from policies.rules import Decision
+from providers.registry import payment_provider
+from refunds.decide import STATE_FOR, binding, decide, keep_decision
+from refunds.facts import Beside, facts_for, read_beside
+from refunds.kind import REFUND
+from refunds.models import AgentNote, Order, RefundAction, RefundEvent
+
+NOTE_CHARACTERS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a caller asks for. `order_id` and `request_id` belong to the merchant's systems.
+
+    `note` and `refunded_so_far_minor` are the caller's words and beliefs, not part of the
+    identity. `proposer` is the credential's public prefix, `request_ref` the HTTP request's id.
+    """
+
+    order_id: str
+    request_id: str
+    amount_minor: int
+    currency: str
+    reason: str
+    proposer: str
+    note: str = ""
+    refunded_so_far_minor: int | None = None
+    request_ref: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A new action was written and decided."""
+
+    action: RefundAction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The same request was here before; this is its action, whatever became of it."""
+
+    action: RefundAction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """The same ids were used before with other content. Nothing was written.
+
+    `differing` names the fields that differ.
+    """
+
+    action: RefundAction
+    differing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownOrder:
+    """No such order has been mirrored. Nothing was written."""
+
+    order_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleBelief:
+    """The caller believes another refunded amount than ours. Nothing was written."""
+
+    refunded_minor: int
+    believed_minor: int
+
+
+Proposed = Recorded | Replayed | Conflict | UnknownOrder | StaleBelief
+
+
+def propose_refund(*, proposal: Proposal) -> Proposed:
+    """Record one proposal and decide it, once, however often it arrives.
+
+    1. Validate the shape; raises InvalidInput naming the field.
+    2. Identity first: an action that exists is answered before any other check, for ever.
+    3. Lock the order, so that parallel proposals of one request find each other.
+    4. Compare the caller's beliefs with the order.
+    5. Freeze the provider request and its hash.
+    6. Decide, and insert the action in the state the decision gives, with its history.
+    7. After the commit, hint a worker. The row is the queue; the hint may be lost.
+    """
+    action_id = refund_action_id(order_id=proposal.order_id, request_id=proposal.request_id)
+    proposal = _validated(proposal)
+    known = RefundAction.objects.select_related("order").filter(action_id=action_id).first()
+    if known is not None:
+        return _answer_known(action=known, proposal=proposal)
+    with transaction.atomic():
+        order = (
+            Order.objects.select_for_update(no_key=True).filter(order_id=proposal.order_id).first()
+        )
+        if order is None:
+            return UnknownOrder(order_id=proposal.order_id)
+        beside = read_beside(order=order, action_id=action_id, proposer=proposal.proposer)
+        if beside.action_exists:
+            known = RefundAction.objects.select_related("order").get(action_id=action_id)
+            return _answer_known(action=known, proposal=proposal)
+        if proposal.currency != order.currency:
+            raise InvalidInput(
+                field="currency", reason=f"must be the order's currency, {order.currency}"
+            )
+        believed = proposal.refunded_so_far_minor
+        if believed is not None and believed != order.refunded_minor:
+            return StaleBelief(refunded_minor=order.refunded_minor, believed_minor=believed)
+        action = _insert(proposal=proposal, action_id=action_id, order=order, beside=beside)
+        if action.state == State.AUTHORIZED:
+            transaction.on_commit(lambda: REFUND.hint(action_id=action_id))
+    return Recorded(action=action)
+
+
+def _validated(proposal: Proposal) -> Proposal:
+    """The proposal with its currency in upper case; raises InvalidInput naming a bad field."""
+    currency = require_currency(proposal.currency)
+    require_amount(proposal.amount_minor, currency=currency)
+    require_identifier(proposal.reason, field="reason")
+    if "\x00" in proposal.note or len(proposal.note) > NOTE_CHARACTERS_MAX:
+        raise InvalidInput(
+            field="note", reason=f"must be text of at most {NOTE_CHARACTERS_MAX} characters"
+        )
+    believed = proposal.refunded_so_far_minor
+    if believed is not None and (type(believed) is not int or believed < 0):
+        raise InvalidInput(field="refunded_so_far_minor", reason="must be an integer >= 0")
+    return Proposal(
+        **{
+            **{name: getattr(proposal, name) for name in Proposal.__dataclass_fields__},
+            "currency": currency,
+        }
+    )
+
+
+def _answer_known(*, action: RefundAction, proposal: Proposal) -> Replayed | Conflict:
+    differing = tuple(
+        name
+        for name in ("amount_minor", "currency", "reason")
+        if getattr(action, name) != getattr(proposal, name)
+    )
+    if differing:
+        return Conflict(action=action, differing=differing)
+    return Replayed(action=action)
+
+
+def _insert(*, proposal: Proposal, action_id: str, order: Order, beside: Beside) -> RefundAction:
+    payload = canonical_json(
+        payment_provider(order.provider).refund_payload(
+            account=order.account,
+            payment_ref=order.payment_ref,
+            amount_minor=proposal.amount_minor,
+            currency=proposal.currency,
+            reason=proposal.reason,
+            action_id=action_id,
+            instance=settings.INSTANCE,
+            order_id=proposal.order_id,
+            request_id=proposal.request_id,
+        )
+    )
+    payload_hash = sha256_hex(payload)
+    facts = facts_for(
+        order=order,
+        beside=beside,
+        amount_minor=proposal.amount_minor,
+        reason=proposal.reason,
+        proposer=proposal.proposer,
+    )
+    decision = decide(facts=facts, beside=beside)
+    state = STATE_FOR[decision.verdict]
+    action = RefundAction(
+        action_id=action_id,
+        state=state.value,
+        order=order,
+        request_id=proposal.request_id,
+        amount_minor=proposal.amount_minor,
+        currency=proposal.currency,
+        reason=proposal.reason,
+        payload=payload,
+        payload_hash=payload_hash,
+        provider=order.provider,
+        account=order.account,
+        proposed_by=proposal.proposer,
+        request_ref=proposal.request_ref,
+        decided_by="policy",
+        bound_version=order.version,
+        bound_facts=binding(facts=facts, payload_hash=payload_hash, beside=beside),
+        due_at=_first_due(state=state, now=beside.now),
+        created_at=beside.now,
+        updated_at=beside.now,
+        state_since=beside.now,
+    )
+    action.save(force_insert=True)
+    keep_decision(action_id=action_id, number=1, facts=facts, beside=beside, decision=decision)
+    if proposal.note:
+        AgentNote.objects.create(action=action, text=proposal.note)
+    RefundEvent.objects.bulk_create(
+        _first_events(action=action, order=order, decision=decision, beside=beside)
+    )
+    return action
+
+
+def _first_due(*, state: State, now: datetime) -> datetime | None:
+    """The first sweep that looks: soon after the hint, or when the time to decide is over."""
+    if state in (State.AUTHORIZED, State.HELD):
+        return now + timedelta(seconds=settings.DISPATCH_SWEEP_SECONDS)
+    if state is State.AWAITING_APPROVAL:
+        return now + timedelta(seconds=settings.APPROVAL_TTL_SECONDS)
+    return None
+
+
+def _first_events(
+    *, action: RefundAction, order: Order, decision: Decision, beside: Beside
+) -> list[RefundEvent]:
+    def event(kind: str, actor: str, data: dict[str, Any]) -> RefundEvent:
+        return RefundEvent(
+            order=order,
+            action=action,
+            kind=kind,
+            actor=actor,
+            at=beside.now,
+            data={"order_version": order.version, **data},
+        )
+
+    return [
+        event(
+            "refund.proposed",
+            f"agent:{action.proposed_by}"[:80],
+            {
+                "amount_minor": action.amount_minor,
+                "currency": action.currency,
+                "reason": action.reason,
+                "payload_hash": action.payload_hash,
+                "request_ref": action.request_ref,
+            },
+        ),
+        event(
+            "refund.decided",
+            "policy",
+            {
+                "verdict": decision.verdict.name,
+                "why": decision.why,
+                "policy_version": beside.policy_number,
+                "to": action.state,
+            },
+        ),
+    ]
