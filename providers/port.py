@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from effects.outcomes import LookUp, Outcome, ProviderEffect, Unreadable
 
@@ -51,6 +51,25 @@ class PaymentProvider(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    def refund_payload(
+        self,
+        *,
+        account: str,
+        payment_ref: str,
+        amount_minor: int,
+        currency: str,
+        reason: str,
+        action_id: str,
+        instance: str,
+        order_id: str,
+        request_id: str,
+    ) -> dict[str, Any]:
+        """The exact request of one refund as a JSON value, to be frozen when it is recorded.
+
+        Nothing in it may change from one attempt to the next. Raises Bug for what cannot be sent.
+        """
+        ...
 
     def send_refund(
         self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None

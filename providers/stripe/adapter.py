@@ -25,7 +25,7 @@ from providers.stripe.accounts import Credentials, credentials_for
 from providers.stripe.capabilities import CAPABILITIES
 from providers.stripe.classify import Seen, classify, evidence_of, failed_read
 from providers.stripe.client import build_client
-from providers.stripe.payload import Payload, parse_payload
+from providers.stripe.payload import Payload, build_payload, parse_payload
 from providers.stripe.refund_object import NotARefund, parse_json, read_refund
 from providers.stripe.wire import Answer, WireCall
 
@@ -72,6 +72,32 @@ class StripeProvider:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    def refund_payload(
+        self,
+        *,
+        account: str,
+        payment_ref: str,
+        amount_minor: int,
+        currency: str,
+        reason: str,
+        action_id: str,
+        instance: str,
+        order_id: str,
+        request_id: str,
+    ) -> dict[str, Any]:
+        """The request to be frozen. See the port."""
+        return build_payload(
+            account=account,
+            payment_intent=payment_ref,
+            amount_minor=amount_minor,
+            currency=currency,
+            reason_code=reason,
+            action_id=action_id,
+            instance=instance,
+            order_id=order_id,
+            request_id=request_id,
+        )
 
     def send_refund(
         self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None
