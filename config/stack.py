@@ -50,6 +50,9 @@ class Stack:
       STRIPE_API_BASE in it: no sandbox is started.
     - `servers`: started ones to use, else `Servers(servers_folder)`; None and no folder: throwaway.
     - `workers`, `beat`, `web`: how many of each; 0 for none. `web` beyond 1 share nothing but rows.
+    - `sandbox_state`: a file that keeps the provider's world from run to run.
+    - `sandbox_settings`: of providers/sandbox/settings.py, by name.
+    - `webhooks`: whether the sandbox delivers its events to the first web process.
     - `port`: of the first web process; None: a free one.
     - `migrate`: False when the database is known to be migrated.
     - `say`: told each step in a short sentence.
@@ -66,6 +69,9 @@ class Stack:
         beat: int = 1,
         web: int = 1,
         sandbox: bool = True,
+        sandbox_state: Path | None = None,
+        sandbox_settings: Mapping[str, str] | None = None,
+        webhooks: bool = True,
         port: int | None = None,
         migrate: bool = True,
         say: Callable[[str], None] = lambda sentence: None,
@@ -77,6 +83,9 @@ class Stack:
         self._servers_folder = servers_folder
         self._counts = {"web": web, "worker": workers, "beat": beat}
         self._with_sandbox = sandbox
+        self._sandbox_state = sandbox_state
+        self._sandbox_settings = dict(sandbox_settings or {})
+        self._webhooks = webhooks and web > 0
         self._migrate = migrate
         self._say = say
         self._ports = [port or free_port(), *(free_port() for _ in range(web - 1))]
@@ -129,12 +138,12 @@ class Stack:
                 self.manage("migrate", "--noinput", "--verbosity", "0")
             for kind, count in self._counts.items():
                 self.processes[kind] = [self._child(kind, index) for index in range(count)]
-            children = [child for group in self.processes.values() for child in group]
-            for child in children:
-                self._say(f"starting {child.name}")
-                child.start()
-            for kind, group in self.processes.items():
-                for index, child in enumerate(group):
+            for kind in self._counts:
+                for child in self.processes[kind]:
+                    self._say(f"starting {child.name}")
+                    child.start()
+            for kind in self._counts:
+                for index, child in enumerate(self.processes[kind]):
                     self._wait_until_ready(kind, index, child)
         except BaseException:
             self.stop(timeout_seconds=5)
@@ -248,19 +257,27 @@ class Stack:
         self._say("starting the provider's sandbox")
         port_file = self.folder / "sandbox.port"
         port_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "providers.sandbox", "--port-file", str(port_file)]
+        if self._sandbox_state is not None:
+            command += ["--state", str(self._sandbox_state)]
+        for name, value in self._sandbox_settings.items():
+            command += ["--set", f"{name}={value}"]
+        if (api_key := self.env["STRIPE_API_KEY"]) != SANDBOX_API_KEY:
+            command += ["--account", f"acct_given={api_key}"]
+        if self._webhooks:
+            secret = self.env["STRIPE_WEBHOOK_SECRETS"].split(",")[0]
+            command += ["--webhook-url", f"{self.url}/webhooks/stripe", "--webhook-secret", secret]
         sandbox = Process(
             name="sandbox",
-            command=[sys.executable, "-m", "providers.sandbox", "--port-file", str(port_file)],
-            env=self.env,
+            command=command,
+            # Nothing of the product's: the sandbox must know no more than Stripe does.
+            env={name: self.env[name] for name in ("PATH", "HOME", "TMPDIR") if name in self.env},
             folder=self.folder,
             cwd=CHECKOUT,
         )
         self.processes["sandbox"] = [sandbox]
         sandbox.start()
-        sandbox.wait_until(
-            lambda: port_file.exists() and port_file.read_text().strip().isdigit(),
-            timeout_seconds=READY_SECONDS,
-        )
+        sandbox.wait_until(port_file.exists, timeout_seconds=READY_SECONDS)
         port = port_file.read_text().strip()
         self.env["STRIPE_API_BASE"] = f"http://127.0.0.1:{port}"
         # A sandbox that is started again must be found where the workers look for it.

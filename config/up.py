@@ -90,6 +90,7 @@ def persistent_stack(*, env: dict[str, str] | None = None) -> Generator[Stack]:
         stack = Stack(
             folder=DATA_DIR / "logs",
             servers_folder=private_folder(),
+            sandbox_state=DATA_DIR / "sandbox.state",
             env={k: v for k, v in kept_secrets().items() if k not in os.environ} | (env or {}),
             port=chosen_port(),
             say=say,
