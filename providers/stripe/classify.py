@@ -44,7 +44,8 @@ _BEFORE_SEND = (
     # looked for before it.
     ("connection_refused", {"NewConnectionError"}),
     ("connect_timeout", {"ConnectTimeout", "ConnectTimeoutError"}),
-    ("tls_handshake", {"SSLError"}),
+    # Before the request is written only the handshake reads.
+    ("tls_handshake", {"SSLError", "ReadTimeout"}),
 )
 _AFTER_SEND = (
     ("deadline", {"DeadlineCut", "DeadlineBeforeSend"}),

@@ -250,7 +250,8 @@ class OneShotHTTPClient(stripe.HTTPClient):
                     stream=True,
                     verify=stripe.ca_bundle_path,
                 )
-                body = _read(response)
+                with response:
+                    body = _read(response)
             except Exception as error:
                 if call.was_cut and call.bytes_may_have_left:
                     raise DeadlineCut(str(error)) from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -44,19 +46,30 @@ class Loopback:
 
 
 @contextmanager
-def loopback(handler: Handler) -> Iterator[Loopback]:
+def loopback(handler: Handler, *, certificate: Path | None = None) -> Iterator[Loopback]:
+    """A server for as long as the block lasts; over TLS when given a certificate with its key."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    server = Loopback(base=f"http://127.0.0.1:{listener.getsockname()[1]}", handler=handler)
+    scheme = "https" if certificate else "http"
+    server = Loopback(base=f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", handler=handler)
     ended = threading.Event()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if certificate:
+        tls.load_cert_chain(certificate)
 
     def serve(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
+        try:
             connection.settimeout(10)
+            if certificate:
+                connection = tls.wrap_socket(connection, server_side=True)
             while (request := read_request(connection)) is not None:
                 server.requests.append(request)
                 server.handler(connection, request)
                 if request.headers.get("connection", "").lower() == "close":
                     return
+        except OSError:
+            pass  # The client went away, which many of these tests are about.
+        finally:
+            connection.close()
 
     def accept() -> None:
         while not ended.is_set():

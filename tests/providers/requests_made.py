@@ -13,22 +13,18 @@ ACTION = "refund:order-4821:request-3"
 
 
 def a_payload(**changes: Any) -> dict[str, Any]:
-    return build_payload(
-        **(
-            {
-                "account": "",
-                "payment_intent": "pi_1",
-                "amount_minor": 7900,
-                "currency": "USD",
-                "reason_code": "damaged",
-                "action_id": ACTION,
-                "instance": "shop-1",
-                "order_id": "4821",
-                "request_id": "3",
-            }
-            | changes
-        )
-    )
+    values: dict[str, Any] = {
+        "account": "",
+        "payment_intent": "pi_1",
+        "amount_minor": 7900,
+        "currency": "USD",
+        "reason_code": "damaged",
+        "action_id": ACTION,
+        "instance": "shop-1",
+        "order_id": "4821",
+        "request_id": "3",
+    }
+    return build_payload(**(values | changes))
 
 
 def a_request(*, key: str = ACTION, **changes: Any) -> SendRequest:
@@ -39,16 +35,12 @@ def a_request(*, key: str = ACTION, **changes: Any) -> SendRequest:
     )
 
 
-def a_provider(api_base: str, **changes: Any) -> StripeProvider:
-    return StripeProvider(
-        **(
-            {
-                "api_key": "sk_test_platform",
-                "api_base": api_base,
-                "connect_timeout_seconds": 0.5,
-                "read_timeout_seconds": 0.5,
-                "total_timeout_seconds": 1.5,
-            }
-            | changes
-        )
-    )
+def a_provider(api_base: str | None, **changes: Any) -> StripeProvider:
+    values: dict[str, Any] = {
+        "api_key": "sk_test_platform",
+        "api_base": api_base,
+        "connect_timeout_seconds": 0.5,
+        "read_timeout_seconds": 0.5,
+        "total_timeout_seconds": 1.5,
+    }
+    return StripeProvider(**(values | changes))
