@@ -1,0 +1,161 @@
+"""Plain functions that make the rows a test begins with, through the same doors as the product."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import Permission, User
+from django.db import connection, transaction
+
+from effects.outcomes import Evidence
+from effects.transitions import move
+from policies.rules import Parameters
+from policies.versions import DEFAULT_PARAMETERS, publish
+from providers.registry import override_provider
+from providers.sandbox import Sandbox
+from providers.stripe.adapter import StripeProvider
+from refunds.kind import REFUND
+from refunds.models import Order, RefundAction
+from refunds.orders import OrderFacts, mirror_order
+from refunds.propose import Proposal, Recorded, propose_refund
+
+_numbers = itertools.count(1)
+
+# Every amount of every currency by policy alone, side by side, as often as asked: what is left to
+# protect the money is the protocol itself.
+ALLOW_ALL = replace(
+    DEFAULT_PARAMETERS,
+    ceiling_minor=dict.fromkeys(DEFAULT_PARAMETERS.ceiling_minor, 2**53 - 1),
+    review_beside_open=False,
+    same_amount_window_seconds=0,
+)
+
+
+def next_id(prefix: str) -> str:
+    """An id that no other test of this process uses."""
+    return f"{prefix}{next(_numbers)}"
+
+
+def order(
+    *,
+    order_id: str | None = None,
+    captured_minor: int = 20_000,
+    currency: str = "USD",
+    payment_ref: str | None = None,
+    sandbox: Sandbox | None = None,
+    **facts: Any,
+) -> Order:
+    """A mirrored order; with `sandbox`, its payment exists there too."""
+    order_id = order_id or next_id("order-")
+    payment_ref = payment_ref or f"pi_{order_id.replace('-', '').replace('.', '')}"
+    if sandbox is not None:
+        sandbox.payment(amount=captured_minor, currency=currency.lower(), id=payment_ref)
+    mirrored = mirror_order(
+        facts=OrderFacts(
+            order_id=order_id,
+            currency=currency,
+            captured_minor=captured_minor,
+            provider="stripe",
+            payment_ref=payment_ref,
+            customer_ref="customer-1",
+            customer_email="customer@example.com",
+            **facts,
+        ),
+        actor="test",
+    )
+    return mirrored.order
+
+
+def proposal(of: Order, *, request_id: str | None = None, **fields: Any) -> Proposal:
+    """A proposal of 79.00 for an order, unless said otherwise."""
+    values: dict[str, Any] = {
+        "order_id": of.order_id,
+        "request_id": request_id or next_id("request-"),
+        "amount_minor": 7_900,
+        "currency": of.currency,
+        "reason": "requested_by_customer",
+        "proposer": "agent-1",
+    }
+    return Proposal(**(values | fields))
+
+
+def action(of: Order, **fields: Any) -> RefundAction:
+    """A proposed and decided action."""
+    proposed = propose_refund(proposal=proposal(of, **fields))
+    if not isinstance(proposed, Recorded):
+        raise AssertionError(f"not recorded: {proposed!r}")
+    return proposed.action
+
+
+def fresh(row: RefundAction) -> RefundAction:
+    """The action as the database has it now, with its order."""
+    return RefundAction.objects.select_related("order").get(pk=row.pk)
+
+
+def policy(**parameters: Any) -> Parameters:
+    """Publish the default policy with some parameters changed."""
+    changed = replace(DEFAULT_PARAMETERS, **parameters)
+    publish(parameters=changed, published_by="test")
+    return changed
+
+
+def allow_all() -> None:
+    """Publish a policy that asks nobody."""
+    publish(parameters=ALLOW_ALL, published_by="test")
+
+
+def person(username: str | None = None, *, may_decide: bool = True) -> User:
+    """A member of staff; with `may_decide`, one who may approve and reject."""
+    user = User.objects.create_user(
+        username=username or next_id("person"), password="correct horse battery", is_staff=True
+    )
+    if may_decide:
+        user.user_permissions.add(*Permission.objects.filter(codename="decide_refund"))
+    return User.objects.get(pk=user.pk)
+
+
+def stand_at(row: RefundAction, state: str, **columns: Any) -> RefundAction:
+    """Move an action along one legal move, the way the product does."""
+    with transaction.atomic():
+        locked = REFUND.lock(action_id=row.action_id)
+        if locked is None:
+            raise AssertionError(row.action_id)
+        move(
+            kind=REFUND,
+            locked=locked,
+            target=state,  # type: ignore[arg-type]
+            event="test.moved",
+            actor="test",
+            data={},
+            due_at=columns.pop("due_at", None),
+            **columns,
+        )
+    return fresh(row)
+
+
+def skew_clock(seconds: float) -> None:
+    """Move the database clock of this connection; 0 puts it right."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('refund_once.clock_skew_seconds', %s, false)", [seconds])
+
+
+@contextmanager
+def stripe_at(sandbox: Sandbox) -> Iterator[StripeProvider]:
+    """Let every provider call of this process go to that sandbox, with the product's timeouts."""
+    provider = StripeProvider(
+        api_key=sandbox.api_key,
+        api_base=sandbox.url,
+        connect_timeout_seconds=settings.PROVIDER_CONNECT_TIMEOUT_SECONDS,
+        read_timeout_seconds=settings.PROVIDER_READ_TIMEOUT_SECONDS,
+        total_timeout_seconds=settings.PROVIDER_TOTAL_TIMEOUT_SECONDS,
+    )
+    with override_provider("stripe", provider):
+        yield provider
+
+
+NO_EVIDENCE = Evidence()

@@ -1,0 +1,63 @@
+"""What every room's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.backends.postgresql.operations import DatabaseOperations
+
+from providers.sandbox import Sandbox
+from tests.builders import stripe_at
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tables_can_be_emptied_between_tests() -> Iterator[None]:
+    """Transactional tests end with TRUNCATE, which our triggers refuse: go round them, there only.
+
+    `session_replication_role` needs a superuser, which the tests' private server gives them.
+    """
+    original = DatabaseOperations.execute_sql_flush
+
+    def flush(self: Any, sql_list: list[str]) -> None:
+        around = [
+            "SET session_replication_role = replica;",
+            *sql_list,
+            "SET session_replication_role = DEFAULT;",
+        ]
+        original(self, around)
+
+    DatabaseOperations.execute_sql_flush = flush  # type: ignore[method-assign]
+    yield
+    DatabaseOperations.execute_sql_flush = original  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _policy_and_clock(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each database test begins with the default policy and a right clock."""
+    marker = request.node.get_closest_marker("django_db")
+    transactional = "transactional_db" in request.fixturenames or bool(
+        marker and marker.kwargs.get("transaction")
+    )
+    if marker is None and not transactional and "db" not in request.fixturenames:
+        yield
+        return
+    request.getfixturevalue("transactional_db" if transactional else "db")
+    from policies.models import PolicyVersion
+    from policies.versions import DEFAULT_PARAMETERS, publish
+    from tests.builders import skew_clock
+
+    if not PolicyVersion.objects.exists():  # emptied by a transactional test
+        publish(parameters=DEFAULT_PARAMETERS, published_by="installation")
+    yield
+    if connection.connection is not None:
+        skew_clock(0)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    """A stateful Stripe in this process, and every provider call of the test going to it."""
+    with Sandbox() as running, stripe_at(running):
+        yield running
