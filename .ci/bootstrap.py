@@ -35,7 +35,7 @@ def fingerprint(name: str) -> str:
 
 
 def works() -> bool:
-    """Whether the environment's own interpreter starts, is this version, and still lies where it was made."""
+    """Whether its interpreter starts, is this version, and still lies where it was made."""
     ask = "import sys; print(sys.version_info[:3], sys.prefix)"
     try:
         answer = subprocess.run(
@@ -59,7 +59,8 @@ def make_venv() -> None:
     made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
     if made.returncode != 0:
         sys.exit(
-            f"{made.stdout}{made.stderr}\n[deps] Python could not make a virtual environment; nothing was "
+            f"{made.stdout}{made.stderr}\n[deps] Python could not make a virtual environment; "
+            f"nothing was "
             "installed. On Debian and Ubuntu: apt-get install python3-venv, then run make again."
         )
 
@@ -91,7 +92,8 @@ def install(names: tuple[str, ...]) -> None:
     if pip.returncode != 0:
         sys.stderr.write("".join(lines[-25:]))
         sys.exit(
-            "[deps] pip failed (its last lines are above); .venv is not ready. Run make again to retry."
+            "[deps] pip failed (its last lines are above); .venv is not ready. Run make again to "
+            "retry."
         )
     say(f"installed in {time.monotonic() - started:.0f} s")
 

@@ -48,9 +48,9 @@ def compile_one(name: str) -> None:
     why = reasons(source.read_text())
     lines = [HEADER.format(name=name)]
     for line in target.read_text().splitlines(keepends=True):
-        if pin := re.match(r"([A-Za-z0-9][\w.-]*)", line):
-            if reason := why.pop(normalised(pin.group(1)), None):
-                lines.append(f"\n# {reason}\n")
+        pin = re.match(r"[A-Za-z0-9][\w.-]*", line)
+        if pin and (reason := why.pop(normalised(pin.group()), None)):
+            lines.append(f"\n# {reason}\n")
         lines.append(line)
     if why:
         sys.exit(f"{target} lacks {', '.join(why)}, which {source} asks for.")

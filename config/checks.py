@@ -28,7 +28,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if getattr(settings, "CELERY_TASK_ALWAYS_EAGER", False):
         found.append(
             Error(
-                "CELERY_TASK_ALWAYS_EAGER runs tasks inside the caller's transaction: a refund would be "
+                "CELERY_TASK_ALWAYS_EAGER runs tasks inside the caller's transaction: a refund "
+                "would be "
                 "sent before its claim is committed.",
                 hint="Remove it. Tests call the functions; acceptance tests start real workers.",
                 id="config.E002",
@@ -37,7 +38,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if settings.DATABASES["default"].get("ATOMIC_REQUESTS"):
         found.append(
             Error(
-                "ATOMIC_REQUESTS keeps a transaction open around every request, also around a provider "
+                "ATOMIC_REQUESTS keeps a transaction open around every request, also around a "
+                "provider "
                 "call.",
                 hint="Remove it; each function opens the transactions it needs.",
                 id="config.E003",
@@ -46,7 +48,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if settings.DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
         found.append(
             Error(
-                "Only PostgreSQL enforces what this product promises (triggers, row locks, constraints).",
+                "Only PostgreSQL enforces what this product promises (triggers, row locks, "
+                "constraints).",
                 id="config.E004",
             )
         )

@@ -1,4 +1,4 @@
-"""The environment of a development machine: found beside a running stack, or made up for offline commands."""
+"""A development machine's environment: a running stack's, or made up for offline commands."""
 
 from __future__ import annotations
 
@@ -46,9 +46,12 @@ def find_environment(command: str) -> str | None:
         found = OFFLINE
     if not found:
         return (
-            "Neither DATABASE_URL nor REDIS_URL is set, and no `make up` is running in this checkout.\n"
-            f"`{command}` needs a database. Nothing was done. Either start `make up` (or `make demo`) in "
-            "another terminal and run this again beside it, or set the environment (README, Environment)."
+            "Neither DATABASE_URL nor REDIS_URL is set, and no `make up` is running in this "
+            "checkout.\n"
+            f"`{command}` needs a database. Nothing was done. Either start `make up` (or `make "
+            f"demo`) in "
+            "another terminal and run this again beside it, or set the environment (README, "
+            "Environment)."
         )
     for name, value in found.items():
         os.environ.setdefault(name, value)

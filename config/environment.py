@@ -57,7 +57,8 @@ class Timeouts(BaseSettings):
         if request > total:
             found.append(
                 "PROVIDER_CONNECT_TIMEOUT_SECONDS + PROVIDER_READ_TIMEOUT_SECONDS "
-                f"({request:g}) must not exceed PROVIDER_TOTAL_TIMEOUT_SECONDS ({total:g}): a request must "
+                f"({request:g}) must not exceed PROVIDER_TOTAL_TIMEOUT_SECONDS ({total:g}): a "
+                f"request must "
                 "be able to fail by its own timeouts before it is cut off."
             )
         if total >= lease:
@@ -67,29 +68,34 @@ class Timeouts(BaseSettings):
             )
         if lease >= soft:
             found.append(
-                f"SUBMIT_LEASE_SECONDS ({lease:g}) must be below TASK_SOFT_TIME_LIMIT_SECONDS ({soft:g}): "
+                f"SUBMIT_LEASE_SECONDS ({lease:g}) must be below TASK_SOFT_TIME_LIMIT_SECONDS "
+                f"({soft:g}): "
                 "or a task is interrupted while it still owns the action."
             )
         if soft >= hard:
             found.append(
-                f"TASK_SOFT_TIME_LIMIT_SECONDS ({soft:g}) must be below TASK_HARD_TIME_LIMIT_SECONDS "
+                f"TASK_SOFT_TIME_LIMIT_SECONDS ({soft:g}) must be below "
+                f"TASK_HARD_TIME_LIMIT_SECONDS "
                 f"({hard:g}): or a task is killed before it can record what it knows."
             )
         if hard >= visibility:
             found.append(
                 f"TASK_HARD_TIME_LIMIT_SECONDS ({hard:g}) must be below "
-                f"BROKER_VISIBILITY_TIMEOUT_SECONDS ({visibility:g}): or the broker runs a live task again."
+                f"BROKER_VISIBILITY_TIMEOUT_SECONDS ({visibility:g}): or the broker runs a live "
+                f"task again."
             )
         if lease + total >= self.settle_seconds:
             found.append(
                 f"SETTLE_SECONDS ({self.settle_seconds:g}) must be above SUBMIT_LEASE_SECONDS + "
-                f'PROVIDER_TOTAL_TIMEOUT_SECONDS ({lease + total:g}): or "not found" is believed while '
+                f'PROVIDER_TOTAL_TIMEOUT_SECONDS ({lease + total:g}): or "not found" is believed '
+                f"while "
                 "a request may still arrive."
             )
         if self.key_resend_seconds >= PROVIDER_KEY_LIFE_SECONDS:
             found.append(
                 f"KEY_RESEND_SECONDS ({self.key_resend_seconds:g}) must be below the "
-                f"{PROVIDER_KEY_LIFE_SECONDS} seconds that Stripe remembers a key: or a repeated request "
+                f"{PROVIDER_KEY_LIFE_SECONDS} seconds that Stripe remembers a key: or a repeated "
+                f"request "
                 "is a second refund."
             )
         return found
@@ -206,7 +212,8 @@ class Environment(Timeouts):
         live = any(key.get_secret_value().startswith(("sk_live_", "rk_live_")) for key in keys)
         if live and self.crash_points_dir:
             found.append(
-                "CRASH_POINTS_DIR is set together with a live Stripe key: crash points kill workers in "
+                "CRASH_POINTS_DIR is set together with a live Stripe key: crash points kill "
+                "workers in "
                 "the middle of a refund and belong to tests. Unset one of the two."
             )
         if live and self.development:
@@ -230,7 +237,8 @@ class Refusal(Exception):
     def __str__(self) -> str:
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
         return (
-            f"Refund Once does not start: {len(self.problems)} problem(s) in the environment.\n{lines}\n"
+            f"Refund Once does not start: {len(self.problems)} problem(s) in the "
+            f"environment.\n{lines}\n"
             "Nothing was started or sent. The README lists every variable (Environment); "
             "`make up` sets them all for development."
         )

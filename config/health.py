@@ -1,4 +1,4 @@
-"""/healthz: the process answers. /readyz: it can do its work. The broker is a hint and not asked."""
+"""/healthz: the process answers. /readyz: it can work. The broker is a hint and not asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when the database answers and every migration is applied, else 503. For routing traffic."""
+    """200 when the database answers and is migrated, else 503. For routing traffic."""
     problems = {}
     try:
         executor = MigrationExecutor(connection)

@@ -1,4 +1,4 @@
-"""One JSON object a line: time, level, logger, event, request_id, action_id. No personal data, no keys."""
+"""One JSON object a line, with request_id and action_id. No personal data, no keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def withhold(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
 
 
 def _logger_fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Drop the request's text of django-structlog ("GET /path?query"): a query string can name anybody."""
+    """Drop the query from django-structlog's "GET /path?query": it can name anybody."""
     request = event.get("request")
     if isinstance(request, str):
         event["request"] = request.split("?", 1)[0]
@@ -63,7 +63,7 @@ _SHARED: list[Processor] = [
 
 
 def logging_settings(level: str) -> dict[str, Any]:
-    """Django's LOGGING, and structlog set up to go the same way. To stderr: the supervisor keeps it."""
+    """Django's LOGGING; structlog is set up to go the same way: to stderr."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

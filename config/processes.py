@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -62,7 +63,8 @@ def _start_time(pid: int) -> str | None:
 
 
 class Process:
-    """One child. `command` is run as it stands, with `env` as its whole environment."""
+    """One child. `command` is run as it stands, with `env` as its whole environment, as
+    `user` when that is given (and we are root)."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Process:
         env: Mapping[str, str],
         folder: Path,
         cwd: Path | None = None,
-        user: int | None = None,
+        user: pwd.struct_passwd | None = None,
         stdin: bytes | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
@@ -114,12 +116,13 @@ class Process:
                 self.command,
                 cwd=self.cwd,
                 env=self.env,
-                user=self.user,
+                user=None if self.user is None else self.user.pw_uid,
+                group=None if self.user is None else self.user.pw_gid,
+                extra_groups=None if self.user is None else [],
                 stdin=subprocess.DEVNULL if self.stdin is None else subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                **({} if self.user is None else {"extra_groups": []}),
             )
         self._write_down()
         if self.stdin is not None and self._popen.stdin is not None:

@@ -13,7 +13,7 @@ from config.environment import Environment
 
 
 def beat_schedule(environment: Environment) -> dict[str, dict[str, Any]]:
-    """Celery's `beat_schedule`. A sweep not started within its own interval is dropped: the next one comes."""
+    """Celery's `beat_schedule`. A sweep that waits longer than its interval is dropped."""
     sweeps = {
         "refunds.dispatch_due": environment.dispatch_sweep_seconds,
         "reconciliation.sweep": environment.reconcile_sweep_seconds,

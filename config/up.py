@@ -144,7 +144,8 @@ def main() -> int:
     try:
         with persistent_stack() as stack:
             say(
-                f"staff site   {stack.url}/admin/   (log-in: .venv/bin/python manage.py createsuperuser)"
+                f"staff site   {stack.url}/admin/   (log-in: .venv/bin/python manage.py "
+                f"createsuperuser)"
             )
             say(f"HTTP API     {stack.url}/api/v1/docs")
             say(f"provider     {stack.sandbox_url}")

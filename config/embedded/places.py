@@ -28,12 +28,12 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def server_user() -> int | None:
-    """The user id Postgres must run as, or None: as ourselves."""
+def server_user() -> pwd.struct_passwd | None:
+    """The user Postgres must run as, or None: as ourselves."""
     if not is_root():
         return None
     try:
-        return pwd.getpwnam(UNPRIVILEGED_USER).pw_uid
+        return pwd.getpwnam(UNPRIVILEGED_USER)
     except KeyError:
         raise ServerError(
             f"Postgres cannot run as root, and there is no user {UNPRIVILEGED_USER!r} to run it "

@@ -169,7 +169,7 @@ class Postgres:
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (user := server_user()) is not None:
-            os.chown(self.folder, user, -1)
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -187,7 +187,7 @@ class Postgres:
         password.touch(mode=0o600)
         password.write_text(secrets.token_urlsafe(24))
         if user is not None:
-            os.chown(password, user, -1)
+            os.chown(password, user.pw_uid, user.pw_gid)
         made = subprocess.run(
             [
                 *(str(bin_folder / "initdb"), "--pgdata", str(making), "--username", USER),
@@ -199,11 +199,12 @@ class Postgres:
             ],
             env=self._environment(),
             cwd=self.folder,
-            user=user,
+            user=None if user is None else user.pw_uid,
+            group=None if user is None else user.pw_gid,
+            extra_groups=None if user is None else [],
             capture_output=True,
             text=True,
             check=False,
-            **({} if user is None else {"extra_groups": []}),
         )
         if made.returncode != 0:
             raise ServerError(f"initdb failed; nothing was started.\n{made.stdout}{made.stderr}")
