@@ -40,7 +40,7 @@ def main() -> int:
     try:
         sandbox = Sandbox(host=given.host, port=given.port, state=given.state, settings=settings)
     except OSError as problem:
-        print(
+        print(  # noqa: T201
             f"The sandbox cannot listen on {given.host}:{given.port} ({problem.strerror}). Nothing "
             "was started. Free the port, or choose --port 0.",
             file=sys.stderr,
@@ -59,7 +59,7 @@ def main() -> int:
             beside = given.port_file.with_name(given.port_file.name + ".new")
             beside.write_text(f"{sandbox.port}\n")
             os.replace(beside, given.port_file)
-        print(f"sandbox listening on {sandbox.url}", flush=True)
+        print(f"sandbox listening on {sandbox.url}", flush=True)  # noqa: T201
         ended.wait()
     return 0
 

@@ -33,9 +33,7 @@ def list_all(call: Call) -> Object:
         for dispute in table.values()
         if listing.in_range(dispute["created"], bounds)
         and all(
-            dispute[name] == params[name]
-            for name in ("charge", "payment_intent")
-            if name in params
+            dispute[name] == params[name] for name in ("charge", "payment_intent") if name in params
         )
     ]
     return listing.page(chosen, params, url="/v1/disputes", kind="dispute", known=table)

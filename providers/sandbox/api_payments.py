@@ -109,7 +109,9 @@ def capture(call: Call) -> Object:
         raise _unexpected_state("capture", intent)
     amount_minor = forms.integer(call.params, "amount_to_capture", minimum=1) or intent["amount"]
     if amount_minor > intent["amount"]:
-        raise invalid("The amount to capture is greater than was authorized.", param="amount_to_capture")
+        raise invalid(
+            "The amount to capture is greater than was authorized.", param="amount_to_capture"
+        )
     charge = call.account.table("charge")[intent["latest_charge"]]
     charge["captured"] = True
     charge["amount_captured"] = amount_minor

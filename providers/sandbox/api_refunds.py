@@ -77,8 +77,8 @@ def create(call: Call) -> Object:
     currencies.check_amount(amount_minor, currency)
     if amount_minor > left_minor:
         raise invalid(
-            f"Refund amount ({currencies.shown(amount_minor, currency)}) is greater than unrefunded "
-            f"amount on charge ({currencies.shown(left_minor, currency)})",
+            f"Refund amount ({currencies.shown(amount_minor, currency)}) is greater than "
+            f"unrefunded amount on charge ({currencies.shown(left_minor, currency)})",
             param="amount",
         )
     behaviour = charge["_behaviour"]
@@ -285,16 +285,12 @@ def _charge(call: Call) -> Object:
 
 
 def _no_successful_charge(intent_id: str) -> StripeError:
-    return invalid(
-        f"This PaymentIntent ({intent_id}) does not have a successful charge to refund."
-    )
+    return invalid(f"This PaymentIntent ({intent_id}) does not have a successful charge to refund.")
 
 
 def _refundable_in_dispute(account: "Account", charge: Object) -> bool:
     """An open or lost dispute blocks refunds; a won one and an inquiry (`warning_*`) do not."""
     disputes = account.table("dispute").values() if charge["disputed"] else ()
     return all(
-        dispute["is_charge_refundable"]
-        for dispute in disputes
-        if dispute["charge"] == charge["id"]
+        dispute["is_charge_refundable"] for dispute in disputes if dispute["charge"] == charge["id"]
     )

@@ -14,6 +14,9 @@ class Clock:
         self.offset_seconds = 0.0
         self.frozen_at: float | None = None
 
+    def reset(self) -> None:
+        self.offset_seconds, self.frozen_at = 0.0, None
+
     def now(self) -> float:
         return self.frozen_at if self.frozen_at is not None else time.time() + self.offset_seconds
 
@@ -69,7 +72,7 @@ class Scheduler:
             self._due.clear()
 
     def run_due(self) -> None:
-        """Do everything that is due by now, in this thread. A clock change calls it before answering."""
+        """Do everything that is due by now, in this thread; a clock change waits for it."""
         with self._running:
             while True:
                 with self._changed:

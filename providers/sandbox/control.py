@@ -184,9 +184,7 @@ class Control:
                 world.drop_key(record)
         return {"pruned": len(gone)}
 
-    def account(
-        self, id: str, keys: list[str] | None = None, platform: str | None = None
-    ) -> Body:
+    def account(self, id: str, keys: list[str] | None = None, platform: str | None = None) -> Body:
         """Add an account with API keys, or one connected to a platform account."""
         with self._world.transaction():
             if platform is not None and platform not in self._world.accounts:
@@ -236,7 +234,8 @@ class Control:
                 api_payments.pay(world, owner, intent, behaviour=behaviour, charge_id=charge)
             elif (intent["amount"], intent["currency"]) != (amount, currency.lower()):
                 raise ControlError(
-                    f"{id} exists with {intent['amount']} {intent['currency']}. Nothing was changed."
+                    f"{id} exists with {intent['amount']} {intent['currency']}. Nothing was "
+                    "changed."
                 )
             return {
                 "payment_intent": wire(intent),
@@ -249,7 +248,7 @@ class Control:
         amount: int | None = None,
         metadata: dict[str, str] | None = None,
     ) -> Body:
-        """A refund made by hand in the dashboard: no idempotency key and, by default, no metadata."""
+        """A refund made by hand in the dashboard: no idempotency key, by default no metadata."""
         world = self._world
         with world.transaction():
             owner, charge = self._charge(payment)
@@ -271,9 +270,7 @@ class Control:
                 )
             )
 
-    def refund_status(
-        self, refund: str, status: str, failure_reason: str | None = None
-    ) -> Body:
+    def refund_status(self, refund: str, status: str, failure_reason: str | None = None) -> Body:
         """Move a refund to any status, with the events that belong to it."""
         if status not in (*refund_states.LIVE, "failed", "canceled"):
             raise ControlError(f"A refund has no status {status!r}. Nothing was changed.")
@@ -317,8 +314,8 @@ class Control:
             if close is not None:
                 if status not in api_disputes.CLOSED_STATUSES:
                     raise ControlError(
-                        f"A dispute is closed as {', '.join(api_disputes.CLOSED_STATUSES)}. Nothing "
-                        "was changed."
+                        f"A dispute is closed as {', '.join(api_disputes.CLOSED_STATUSES)}. "
+                        "Nothing was changed."
                     )
                 for owner in world.accounts.values():
                     found = owner.get("dispute", close)
@@ -327,7 +324,8 @@ class Control:
                 raise ControlError(f"There is no dispute {close!r}.")
             if status not in api_disputes.OPEN_STATUSES:
                 raise ControlError(
-                    f"A dispute opens as {', '.join(api_disputes.OPEN_STATUSES)}. Nothing was opened."
+                    f"A dispute opens as {', '.join(api_disputes.OPEN_STATUSES)}. Nothing was "
+                    "opened."
                 )
             owner, charge = self._charge(payment or "")
             return wire(
@@ -336,7 +334,9 @@ class Control:
                 )
             )
 
-    def balance(self, available_minor: int, currency: str = "usd", account: str | None = None) -> Body:
+    def balance(
+        self, available_minor: int, currency: str = "usd", account: str | None = None
+    ) -> Body:
         """Set what is available, and from then on refuse (or hold) refunds that exceed it."""
         world = self._world
         with world.transaction():
@@ -384,7 +384,7 @@ class Control:
         with self._world.transaction():
             for owner in self._world.accounts.values():
                 for found in list(owner.table("event").values()):
-                    if found["id"] == event or event is None and found["_delivery"] == "failed":
+                    if found["id"] == event or (event is None and found["_delivery"] == "failed"):
                         self._world.webhooks.requeue(owner, found)
                         count += 1
             self._world.webhooks.release()

@@ -6,12 +6,30 @@ special case sent with two decimals; the special case is the one that works, as 
 
 from .errors import StripeError, invalid
 
-ZERO_DECIMAL = frozenset("bif clp djf gnf jpy kmf krw mga pyg rwf vnd vuv xaf xof xpf".split())
-THREE_DECIMAL = frozenset("bhd jod kwd omr tnd".split())
+ZERO_DECIMAL = frozenset(
+    [
+        "bif",
+        "clp",
+        "djf",
+        "gnf",
+        "jpy",
+        "kmf",
+        "krw",
+        "mga",
+        "pyg",
+        "rwf",
+        "vnd",
+        "vuv",
+        "xaf",
+        "xof",
+        "xpf",
+    ]
+)
+THREE_DECIMAL = frozenset(["bhd", "jod", "kwd", "omr", "tnd"])
 # Sent with two decimals that must be 00.
-WHOLE_UNITS_ONLY = frozenset("isk ugx".split())
+WHOLE_UNITS_ONLY = frozenset(["isk", "ugx"])
 # Stripe takes more than eight digits for these.
-LARGE_AMOUNTS = frozenset("idr inr cop huf jpy lbp".split())
+LARGE_AMOUNTS = frozenset(["idr", "inr", "cop", "huf", "jpy", "lbp"])
 AMOUNT_MINOR_MAX = 99_999_999
 LARGE_AMOUNT_MINOR_MAX = 999_999_999_999
 

@@ -50,7 +50,9 @@ def invalid(message: str, *, param: str | None = None, code: str | None = None) 
     return StripeError(status=400, message=message, param=param, code=code)
 
 
-def missing(kind: str, id: str, *, param: str = "id", status: int = 404, stored: bool = True) -> StripeError:
+def missing(
+    kind: str, id: str, *, param: str = "id", status: int = 404, stored: bool = True
+) -> StripeError:
     return StripeError(
         status=status,
         code="resource_missing",
@@ -64,10 +66,10 @@ def no_key() -> StripeError:
     return StripeError(
         status=401,
         message=(
-            "You did not provide an API key. You need to provide your API key in the Authorization "
-            "header, using Bearer auth (e.g. 'Authorization: Bearer YOUR_SECRET_KEY'). See "
-            "https://stripe.com/docs/api#authentication for details, or we can help at "
-            "https://support.stripe.com/."
+            "You did not provide an API key. You need to provide your API key in the "
+            "Authorization header, using Bearer auth (e.g. 'Authorization: Bearer "
+            "YOUR_SECRET_KEY'). See https://stripe.com/docs/api#authentication for details, or we "
+            "can help at https://support.stripe.com/."
         ),
     )
 
@@ -112,11 +114,11 @@ def lock_timeout() -> StripeError:
         status=429,
         code="lock_timeout",
         message=(
-            "This object cannot be accessed right now because another API request or Stripe process "
-            "is currently accessing it. If you see this error intermittently, retry the request. If "
-            "you see this error frequently and are making multiple concurrent requests to a single "
-            "object, make your requests serially or at a lower rate. For more details, see "
-            "https://stripe.com/docs/rate-limits#object-lock-timeouts."
+            "This object cannot be accessed right now because another API request or Stripe "
+            "process is currently accessing it. If you see this error intermittently, retry the "
+            "request. If you see this error frequently and are making multiple concurrent requests "
+            "to a single object, make your requests serially or at a lower rate. For more details, "
+            "see https://stripe.com/docs/rate-limits#object-lock-timeouts."
         ),
         stored=False,
     )
@@ -127,8 +129,8 @@ def key_in_use(key: str) -> StripeError:
         status=409,
         code="idempotency_key_in_use",
         message=(
-            "There is currently another in-progress request using this Idempotent Key (that probably "
-            "means you submitted twice, and the other request is still going through): "
+            "There is currently another in-progress request using this Idempotent Key (that "
+            "probably means you submitted twice, and the other request is still going through): "
             f"{key}. Please try again later."
         ),
         stored=False,
@@ -140,9 +142,9 @@ def key_other_params(key: str) -> StripeError:
         status=400,
         type="idempotency_error",
         message=(
-            "Keys for idempotent requests can only be used with the same parameters they were first "
-            f"used with. Try using a key other than '{key}' if you meant to execute a different "
-            "request."
+            "Keys for idempotent requests can only be used with the same parameters they were "
+            f"first used with. Try using a key other than '{key}' if you meant to execute a "
+            "different request."
         ),
         stored=False,
     )
@@ -165,8 +167,8 @@ def unknown_url(method: str, path: str) -> StripeError:
     return StripeError(
         status=404,
         message=(
-            f"Unrecognized request URL ({method}: {path}). Please see https://stripe.com/docs or we "
-            "can help at https://support.stripe.com/."
+            f"Unrecognized request URL ({method}: {path}). Please see https://stripe.com/docs or "
+            "we can help at https://support.stripe.com/."
         ),
     )
 

@@ -23,7 +23,7 @@ def emit(
     call: Call | None = None,
     previous: dict[str, Any] | None = None,
 ) -> None:
-    """Store one event and queue its deliveries. `call` None: nobody asked, it happened by itself."""
+    """Store one event and queue its deliveries. `call` None: it happened by itself."""
     if call is not None and not call.with_events:
         return
     data: dict[str, Any] = {"object": listing.wire(obj)}
@@ -109,4 +109,6 @@ def retrieve(call: Call) -> Object:
 
 def _matches(type: str, wanted: set[str]) -> bool:
     """`charge.*` means all that start with `charge.`."""
-    return type in wanted or any(name.endswith("*") and type.startswith(name[:-1]) for name in wanted)
+    return type in wanted or any(
+        name.endswith("*") and type.startswith(name[:-1]) for name in wanted
+    )

@@ -43,9 +43,7 @@ def _expand(call: Call, obj: Any, path: str, names: list[str]) -> None:
         }
         return
     if not isinstance(obj, dict) or name not in _KINDS or name not in obj:
-        raise invalid(
-            f"This property cannot be expanded ({path}).", param="expand"
-        )
+        raise invalid(f"This property cannot be expanded ({path}).", param="expand")
     if isinstance(obj[name], str):
         target = call.account.get(_KINDS[name], obj[name])
         if target is not None:

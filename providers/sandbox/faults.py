@@ -122,18 +122,24 @@ def _mismatched(name: str) -> Callable[[Params, Answer, Exchange], Answer]:
         body = json.loads(answer.body)
         if name not in body:
             return answer  # an error answer has nothing to bend
-        value = params.get(name)
-        if value is None:
-            value = {
-                "amount": lambda: body["amount"] + 1,
-                "currency": lambda: "eur" if body["currency"] != "eur" else "usd",
-                "metadata": dict,
-                "payment_intent": lambda: ids.new("pi", ids.infix()),
-                "status": lambda: "under_the_moon",
-            }[name]()
-        return replace(answer, body=json.dumps(body | {name: value}).encode())
+        told = params[name] if params[name] is not None else _another(name, body)
+        return replace(answer, body=json.dumps(body | {name: told}).encode())
 
     return change
+
+
+def _another(name: str, refund: dict[str, Any]) -> Any:
+    match name:
+        case "amount":
+            return refund["amount"] + 1
+        case "currency":
+            return "eur" if refund["currency"] != "eur" else "usd"
+        case "metadata":
+            return {}
+        case "payment_intent":
+            return ids.new("pi", ids.infix())
+        case _:
+            return "unheard_of"
 
 
 FAULTS: dict[str, FaultKind] = {
@@ -400,6 +406,10 @@ class Rule:
         return FAULTS[self.name]
 
     @property
+    def spent(self) -> bool:
+        return self.times is not None and self.fired >= self.times
+
+    @property
     def execute_first(self) -> bool:
         return self.kind.execute_first or bool(self.params.get("executed"))
 
@@ -440,8 +450,8 @@ class FaultScript:
         for given in match or {}:
             if given not in MATCH_FIELDS:
                 raise ValueError(
-                    f"A match has no field {given!r}; it has {', '.join(MATCH_FIELDS)}. Nothing was "
-                    "added."
+                    f"A match has no field {given!r}; it has {', '.join(MATCH_FIELDS)}. Nothing "
+                    "was added."
                 )
         for given in params or {}:
             if given not in kind.params:
@@ -467,7 +477,7 @@ class FaultScript:
             return None
         with self._lock:
             for rule in self._rules:
-                if rule.kind.stage != stage or rule.times is not None and rule.fired >= rule.times:
+                if rule.kind.stage != stage or rule.spent:
                     continue
                 if not _matches(rule.match, exchange):
                     continue

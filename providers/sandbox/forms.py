@@ -52,7 +52,9 @@ def _lists(value: Any) -> Any:
 def check_names(params: Params, allowed: frozenset[str]) -> None:
     for name in params:
         if name not in allowed and name != "expand":
-            raise invalid(f"Received unknown parameter: {name}", param=name, code="parameter_unknown")
+            raise invalid(
+                f"Received unknown parameter: {name}", param=name, code="parameter_unknown"
+            )
 
 
 def integer(params: Params, name: str, *, minimum: int, maximum: int | None = None) -> int | None:
@@ -97,9 +99,9 @@ def text(params: Params, name: str) -> str | None:
             code="parameter_invalid_empty",
             param=name,
             message=(
-                f"You passed an empty string for '{name}'. We assume empty values are an attempt to "
-                f"unset a parameter; however '{name}' cannot be unset. You should remove '{name}' "
-                "from your request or supply a non-empty value."
+                f"You passed an empty string for '{name}'. We assume empty values are an "
+                f"attempt to unset a parameter; however '{name}' cannot be unset. You should "
+                f"remove '{name}' from your request or supply a non-empty value."
             ),
         )
     return value
@@ -114,7 +116,7 @@ def choice(params: Params, name: str, choices: tuple[str, ...]) -> str | None:
 
 
 def metadata(params: Params) -> dict[str, str] | None:
-    """The sent metadata; an empty value asks for that key to be removed. None: not sent."""
+    """The sent metadata; an empty value asks to remove that key. None: not sent."""
     sent = params.get("metadata")
     if sent is None:
         return None
@@ -148,7 +150,7 @@ def merged_metadata(old: dict[str, str], sent: dict[str, str] | None) -> dict[st
 
 
 def time_range(params: Params, name: str) -> dict[str, int]:
-    """`created=1` or `created[gte]=1&created[lt]=2` as `{"gte": 1, "lt": 2}`; exact is `{"eq": 1}`."""
+    """`created[gte]=1&created[lt]=2` as `{"gte": 1, "lt": 2}`; `created=1` as `{"eq": 1}`."""
     sent = params.get(name)
     if sent is None:
         return {}

@@ -1,4 +1,4 @@
-"""How a test holds a sandbox: `Sandbox` in this process, `SandboxClient` over HTTP to another one."""
+"""How a test holds a sandbox: `Sandbox` in this process, `SandboxClient` for another one's."""
 
 import http.client
 import json

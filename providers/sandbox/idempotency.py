@@ -1,7 +1,7 @@
 """Idempotency keys as API v1 treats them: account-wide, compared, in flight or done, pruned.
 
-Sources (Stripe's "Idempotent requests" and "Advanced error handling"; the texts of the errors from
-public issue threads): the first answer is kept once the endpoint has begun to execute, 500 included;
+Sources: Stripe's "Idempotent requests" and "Advanced error handling"; the texts of the errors from
+public issue threads. The first answer is kept once the endpoint has begun to execute, 500 included;
 parameter failures, 409, 429 and 401 are not kept; another path or other parameters is a 400; a key
 may be forgotten once it is at least 24 hours old, and is then a new request.
 """

@@ -20,7 +20,6 @@ from .idempotency import KEY_CHARACTERS_MAX, KeyRecord
 from .messages import Answer, Request
 from .store import Account, World
 
-# Stages a StripeError can be raised in before a key is involved.
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -37,7 +36,9 @@ def answer(world: World, request: Request) -> Answer:
     except Exception:
         # A bug of the sandbox must not look like a scripted fault.
         traceback.print_exc(file=sys.stderr)
-        made = Answer(500, b"sandbox bug: see its standard error", (("Content-Type", "text/plain"),))
+        made = Answer(
+            500, b"sandbox bug: see its standard error", (("Content-Type", "text/plain"),)
+        )
     line["account"] = exchange.account.id if exchange.account else None
     line["replayed"] = exchange.replayed
     line["status"] = made.status or None
@@ -115,7 +116,7 @@ def _should_retry(exchange: Exchange, rule: Rule | None, status: int) -> str | N
 
 
 def _read_params(exchange: Exchange) -> StripeError | None:
-    """Decode query or form into `exchange.params`; what is wrong with them is told later, in turn."""
+    """Decode query or form into `exchange.params`; what is wrong there is told later, in turn."""
     request = exchange.request
     try:
         exchange.params = forms.decode(request.query)
@@ -163,7 +164,7 @@ def _authenticate(exchange: Exchange) -> Account:
 
 
 def _begin_key(exchange: Exchange, account: Account) -> KeyRecord | None:
-    """The key's record for a POST that has a key: a new one in flight, or the finished first one."""
+    """The record of a POST's key: a new one in flight, or the finished first one."""
     key = exchange.idempotency_key
     if key is None or exchange.request.method != "POST":
         return None
@@ -281,5 +282,3 @@ def _carry_out(
         elif record is not None:
             world.keys.drop(record)
     return status, body
-
-

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # These take up the charge's balance. A failed or canceled refund gives it back.
 LIVE = ("pending", "requires_action", "succeeded")
 
-# What a payment method makes of its refunds. The first two are Stripe's test cards; the third is the
-# sandbox's own name for a bank transfer whose refund waits for the customer.
+# What a payment method makes of its refunds. The first two are Stripe's test cards; the third is
+# the sandbox's own name for a bank transfer whose refund waits for the customer.
 BEHAVIOURS = {
     "pm_card_pendingRefund": "pending",
     "pm_card_refundFail": "fail-late",
@@ -78,8 +78,10 @@ def change(
         refund["failure_balance_transaction"] = book(
             world, account, refund, type="refund_failure", amount_minor=refund["amount"]
         )
-    elif is_live(refund) and status != "requires_action" and (
-        not was_live or refund["balance_transaction"] is None
+    elif (
+        is_live(refund)
+        and status != "requires_action"
+        and (not was_live or refund["balance_transaction"] is None)
     ):
         refund.pop("failure_balance_transaction", None)
         refund["balance_transaction"] = book(
@@ -116,9 +118,7 @@ def update_charge(world: "World", account: "Account", charge_id: str) -> None:
     if not world.settings.amount_refunded_drops_on_failure:
         counted |= {"failed"}
     total = sum(
-        refund["amount"]
-        for refund in account.refunds_of(charge_id)
-        if refund["status"] in counted
+        refund["amount"] for refund in account.refunds_of(charge_id) if refund["status"] in counted
     )
     charge["amount_refunded"] = min(total, charge["amount_captured"])
     charge["refunded"] = charge["amount_refunded"] == charge["amount_captured"]
@@ -195,7 +195,11 @@ def _step(
                 change(world, account, refund, status="succeeded")
             elif step["do"] == "fail":
                 change(
-                    world, account, refund, status="failed", failure_reason="expired_or_canceled_card"
+                    world,
+                    account,
+                    refund,
+                    status="failed",
+                    failure_reason="expired_or_canceled_card",
                 )
             elif step["do"] == "reference":
                 add_reference(world, account, refund)

@@ -18,7 +18,7 @@ DEFAULT_API_VERSION = "2026-10-28.endive"
 
 @dataclass(slots=True)
 class Settings:
-    """One field per choice; README.md says for each whether it is documented, recorded or unknown."""
+    """One field per choice; README.md says which are documented, recorded or unknown."""
 
     api_version: str = DEFAULT_API_VERSION
 

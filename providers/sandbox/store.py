@@ -53,7 +53,7 @@ class World:
     """The whole sandbox but for its sockets. `lock` guards all of it; hold it only briefly."""
 
     def __init__(self, *, settings: Settings | None = None, journal: Path | None = None) -> None:
-        self.settings = settings or Settings()
+        self.settings: Settings = settings or Settings()
         self.lock = threading.RLock()
         self.stopping = threading.Event()
         self.clock = Clock()
@@ -141,7 +141,7 @@ class World:
             self.charge_locks.clear()
             self.scheduler.clear()
             self.webhooks.forget()
-            self.clock.__init__()  # type: ignore[misc]
+            self.clock.reset()
             self._note("reset")
 
     # The journal

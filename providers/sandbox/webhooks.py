@@ -67,7 +67,11 @@ class Webhooks:
         self._thread.join(timeout=2)
 
     def add(
-        self, url: str, secrets: list[str], types: list[str] | None = None, account: str | None = None
+        self,
+        url: str,
+        secrets: list[str],
+        types: list[str] | None = None,
+        account: str | None = None,
     ) -> Endpoint:
         endpoint = Endpoint(f"we_{next(self._count)}", url, secrets, types or ["*"], account)
         self.endpoints.append(endpoint)
@@ -195,5 +199,3 @@ class Webhooks:
             return None, f"{type(problem).__name__}: {problem}"
         finally:
             connection.close()
-
-
