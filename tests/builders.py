@@ -141,7 +141,7 @@ def stand_at(row: RefundAction, state: str, **columns: Any) -> RefundAction:
 def skew_clock(seconds: float) -> None:
     """Move the database clock of this connection; 0 puts it right."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('refund_once.clock_skew_seconds', %s, false)", [seconds])
+        cursor.execute("SELECT set_config('refund_once.clock_skew_seconds', %s, false)", [str(seconds)])
 
 
 @contextmanager
