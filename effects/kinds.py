@@ -139,6 +139,8 @@ class EffectKind(ABC):
     action_model: type[AbstractAction]
     attempt_model: type[AbstractAttempt]
     event_model: type[AbstractEvent]
+    # What a person needs to decide actions of this kind, like `refunds.decide_refund`.
+    decide_permission: str
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -162,6 +164,18 @@ class EffectKind(ABC):
 
         Records a new decision when the policy was run on facts that have changed.
         """
+
+    @abstractmethod
+    def version_of(self, *, locked: Locked) -> int:
+        """The locked resource's version, which every change of a money or status fact increases."""
+
+    @abstractmethod
+    def binding_of(self, *, locked: Locked) -> dict[str, Any]:
+        """The facts that a decision made now is bound to."""
+
+    @abstractmethod
+    def why_never(self, *, locked: Locked) -> str:
+        """Why nobody's yes can allow it on the locked facts, as half a sentence; "" if one can."""
 
     # -- consequences -------------------------------------------------------------------------
 

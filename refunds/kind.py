@@ -72,6 +72,7 @@ class RefundKind(EffectKind):
     action_model = RefundAction
     attempt_model = RefundAttempt
     event_model = RefundEvent
+    decide_permission = "refunds.decide_refund"
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -211,6 +212,23 @@ class RefundKind(EffectKind):
             payload_hash=locked.action.payload_hash,
             beside=_beside(locked),
         )
+
+    def version_of(self, *, locked: Locked) -> int:
+        """The order's version."""
+        return int(locked.resource.version)
+
+    def why_never(self, *, locked: Locked) -> str:
+        """It does not fit what is left, or the policy, run now, denies it (an open dispute)."""
+        action, order = locked.action, locked.resource
+        facts = self.facts_of(locked=locked)
+        if facts.amount_minor > facts.refundable_minor:
+            left = format_amount(max(facts.refundable_minor, 0), order.currency)
+            return (
+                f"{format_amount(action.amount_minor, action.currency)} is more than the {left} "
+                f"left of order {order.order_id}"
+            )
+        decision = decide(facts=facts, beside=_beside(locked))
+        return decision.why if decision.verdict is Verdict.DENY else ""
 
     # -- consequences -------------------------------------------------------------------------
 
