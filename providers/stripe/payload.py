@@ -100,15 +100,15 @@ def _checked(value: Any) -> Payload:
     amount, metadata = value["amount"], value["metadata"]
     # Left out or None, Stripe refunds everything that is left of the payment; True is 1.
     if type(amount) is not int or amount <= 0:
-        raise Bug(f"a refund's amount is an explicit positive integer, not {amount!r}")
+        raise Bug(f"a refund's amount is an explicit positive integer, not {_short(amount)}")
     if not _text(value["payment_intent"], _STRIPE_ID):
-        raise Bug(f"not a payment intent: {value['payment_intent']!r}")
+        raise Bug(f"not a payment intent: {_short(value['payment_intent'])}")
     if not _text(value["currency"], _CURRENCY):
-        raise Bug(f"not a currency: {value['currency']!r}")
+        raise Bug(f"not a currency: {_short(value['currency'])}")
     if value["reason"] not in STRIPE_REASONS:
-        raise Bug(f"not a reason that may be sent: {value['reason']!r}")
+        raise Bug(f"not a reason that may be sent: {_short(value['reason'])}")
     if not isinstance(value["account"], str):
-        raise Bug(f"not an account: {value['account']!r}")
+        raise Bug(f"not an account: {_short(value['account'])}")
     if not isinstance(metadata, dict) or metadata.keys() != METADATA_KEYS:
         raise Bug(f"a refund's metadata has exactly the keys {sorted(METADATA_KEYS)}")
     for key, text in metadata.items():
@@ -122,6 +122,10 @@ def _checked(value: Any) -> Payload:
         reason=value["reason"],
         metadata=metadata,
     )
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
 
 
 def _text(value: object, pattern: re.Pattern[str]) -> bool:
