@@ -43,7 +43,7 @@ up: deps-run
 	@exec $(PY) -m config.up
 
 demo: deps-run
-	@exec $(PY) manage.py demo $(if $(ONCE),--once)
+	@exec $(PY) -m config.demo $(if $(ONCE),--once)
 
 test: deps
 	@exec $(PY) -m pytest -n $(N) $(T) $(ARGS)

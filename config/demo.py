@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from config.processes import ServerError
 from config.stack import Stack
 from config.up import interrupt_on_signals, persistent_stack, watch
+from kernel.money import format_amount
 from providers.sandbox import SandboxClient
 
 # Short enough to be watched. The order between them is the one that production needs, too: a boot
@@ -56,6 +57,11 @@ Found = TypeVar("Found")
 
 class StoryError(Exception):
     """The story did not end as it must. What was expected and what was seen stands in the text."""
+
+
+def usd(amount_minor: int) -> str:
+    """An amount of the story for people: `79.00 USD`."""
+    return format_amount(amount_minor, "USD")
 
 
 class Teller:
@@ -133,7 +139,7 @@ class Story:
         self._told: set[int] = set()
 
     def fresh_order(self, *, number: int, captured_minor: int) -> str:
-        """An order of this name, or, when an earlier run used it, the next one; mirrored and paid."""
+        """An order of this name, or the next one when an earlier run used it; paid and mirrored."""
         order_id, run = str(number), 1
         while self.agent.exists(f"/api/v1/orders/{order_id}"):
             run += 1
@@ -152,7 +158,7 @@ class Story:
                 "source_version": 1,
             },
         )
-        self.teller.line("shop", f"order {order_id}: {captured_minor / 100:.2f} USD were paid")
+        self.teller.line("shop", f"order {order_id}: {usd(captured_minor)} were paid")
         return order_id
 
     def propose(self, *, order_id: str, request_id: str, amount_minor: int) -> str:
@@ -171,7 +177,7 @@ class Story:
         )
         self.teller.line(
             "agent",
-            f"proposes {amount_minor / 100:.2f} USD for order {order_id}, request {request_id}",
+            f"proposes {usd(amount_minor)} for order {order_id}, request {request_id}",
         )
         return str(answer["action_id"])
 
@@ -265,8 +271,7 @@ class Story:
             )
         self.teller.line(
             "ledger",
-            f"the provider shows exactly 1 refund of {amount_minor / 100:.2f} USD "
-            f"({refunds[0]['id']})",
+            f"the provider shows exactly 1 refund of {usd(amount_minor)} ({refunds[0]['id']})",
             mark="✓",
         )
 

@@ -150,7 +150,10 @@ class EffectKind(ABC):
 
     @abstractmethod
     def lock_attempt(self, *, token: UUID) -> tuple[Locked, Any] | None:
-        """The same, found by an attempt's token, with that attempt locked too."""
+        """The same, found by an attempt's token, with that attempt as it stands under the lock.
+
+        The attempt has `is_closed` beside its columns.
+        """
 
     @abstractmethod
     def new_event(self, *, locked: Locked, kind: str, actor: str, data: dict[str, Any]) -> Any:

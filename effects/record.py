@@ -74,7 +74,7 @@ def _record(
 ) -> None:
     resolution = _resolution_of(outcome)
     evidence = {"outcome": _word(outcome), **evidence_json(outcome.evidence)}
-    late = attempt.closed_at is not None
+    late = attempt.is_closed
     _close(kind=kind, locked=locked, attempt=attempt, outcome=outcome, resolution=resolution)
     others = tuple(token for token in locked.unresolved if token != attempt.token)
     if resolution:
@@ -147,7 +147,7 @@ def _close(
 ) -> None:
     """Write the answer into its own attempt, where nothing is written yet."""
     columns: dict[str, Any] = {}
-    if attempt.closed_at is None:
+    if not attempt.is_closed:
         columns |= {
             "closed_at": locked.now,
             "outcome": _word(outcome),

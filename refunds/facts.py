@@ -29,6 +29,15 @@ OTHERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptNow:
+    """How an attempt of the locked action stands."""
+
+    token: UUID
+    is_closed: bool
+    resolution: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """Everything read beside the locked rows, in one statement.
 
@@ -43,9 +52,14 @@ class Beside:
     order_cases: int
     incidents: int
     others: tuple[OtherAction, ...]
-    unresolved: tuple[UUID, ...]
+    attempts: tuple[AttemptNow, ...]
     action_cases: int
     action_exists: bool
+
+    @property
+    def unresolved(self) -> tuple[UUID, ...]:
+        """The tokens of the action's attempts whose outcome is not known."""
+        return tuple(attempt.token for attempt in self.attempts if not attempt.resolution)
 
     @property
     def queued_sibling(self) -> str:
@@ -119,12 +133,14 @@ def read_beside(
                     )
                 )[:OTHERS_MAX]
             ),
-            unresolved=ArraySubquery(
-                RefundAttempt.objects.filter(action_id=action_pk, resolution="").values("token")
+            attempts=ArraySubquery(
+                RefundAttempt.objects.filter(action_id=action_pk).values(
+                    found=JSONObject(token="token", closed_at="closed_at", resolution="resolution")
+                )
             ),
             action_exists=Exists(RefundAction.objects.filter(action_id=action_id)),
         )
-        .values("now", "policy", "switches", "cases", "others", "unresolved", "action_exists")
+        .values("now", "policy", "switches", "cases", "others", "attempts", "action_exists")
         .get()
     )
     policy = row["policy"] or {"number": 0, "hash": ""}
@@ -148,7 +164,14 @@ def read_beside(
             )
             for other in row["others"]
         ),
-        unresolved=tuple(row["unresolved"]),
+        attempts=tuple(
+            AttemptNow(
+                token=UUID(attempt["token"]),
+                is_closed=attempt["closed_at"] is not None,
+                resolution=attempt["resolution"],
+            )
+            for attempt in row["attempts"]
+        ),
         action_cases=sum(1 for case in row["cases"] if case["action_id"] == action_id),
         action_exists=row["action_exists"],
     )

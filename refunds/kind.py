@@ -87,14 +87,24 @@ class RefundKind(EffectKind):
         return None if action is None else self._locked(action)
 
     def lock_attempt(self, *, token: UUID) -> tuple[Locked, Any] | None:
-        """The same for an attempt and its action. Two queries."""
+        """The same for an attempt and its action. Two queries.
+
+        Attempts are only written under their action's lock and are not locked themselves: one
+        order of locks, so no deadlock. How the attempt stands is therefore taken from the second
+        query; the first may have waited with an older one in hand.
+        """
         attempt = (
             RefundAttempt.objects.select_related("action__order")
-            .select_for_update(no_key=True, of=("self", "action", "action__order"))
+            .select_for_update(no_key=True, of=("action", "action__order"))
             .filter(token=token)
             .first()
         )
-        return None if attempt is None else (self._locked(attempt.action), attempt)
+        if attempt is None:
+            return None
+        locked = self._locked(attempt.action)
+        (now,) = (a for a in _beside(locked).attempts if a.token == token)
+        attempt.is_closed, attempt.resolution = now.is_closed, now.resolution
+        return locked, attempt
 
     def _locked(self, action: RefundAction) -> Locked:
         beside = read_beside(
