@@ -39,8 +39,8 @@ def a_provider(api_base: str | None, **changes: Any) -> StripeProvider:
     values: dict[str, Any] = {
         "api_key": "sk_test_platform",
         "api_base": api_base,
-        "connect_timeout_seconds": 0.5,
-        "read_timeout_seconds": 0.5,
-        "total_timeout_seconds": 1.5,
+        "connect_timeout_seconds": 1.0,
+        "read_timeout_seconds": 1.0,
+        "total_timeout_seconds": 2.5,
     }
     return StripeProvider(**(values | changes))

@@ -166,7 +166,7 @@ def test_a_dripping_server_is_cut_at_the_total_deadline_and_unknown(text: bytes)
     outcome, server, took_seconds = send_to(drips(text, every_seconds=0.02))
     assert isinstance(outcome, Unknown)
     assert outcome.reason == "deadline"
-    assert took_seconds < 2.5
+    assert took_seconds < 5
     assert len(server.requests) == 1
 
 
@@ -186,7 +186,7 @@ def test_the_deadline_works_in_many_threads_at_once() -> None:
             thread.join()
         took_seconds = time.monotonic() - started
     assert [getattr(outcome, "reason", "") for outcome in outcomes] == ["deadline"] * 8
-    assert took_seconds < 4
+    assert took_seconds < 5
 
 
 def test_no_watchdog_is_left_behind() -> None:
@@ -326,7 +326,7 @@ def test_a_server_dripping_over_tls_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert isinstance(outcome, Unknown)
     assert outcome.reason == "deadline"
-    assert took_seconds < 2.5
+    assert took_seconds < 5
 
 
 def test_a_certificate_nobody_signed_is_proof_of_not_sent() -> None:

@@ -77,7 +77,7 @@ def test_the_deadline_is_over_all_pages_together() -> None:
     read = read_from(pages_of(refunds, wait_seconds=0.3))
     assert isinstance(read, Unreadable)
     assert read.reason == "deadline"
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 4.4
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def wait_until_readable(provider: StripeProvider, payment: str) -> None:
 
 # fault, its parameters, what the adapter says, in which word
 FAULT_CASES: list[tuple[str, dict[str, Any], type, str]] = [
-    ("refuse-connection", {"seconds": 0.4}, NotSent, "connection_refused"),
-    ("connect-timeout", {"seconds": 1.5}, NotSent, "connect_timeout"),
+    ("refuse-connection", {"seconds": 1.0}, NotSent, "connection_refused"),
+    ("connect-timeout", {"seconds": 3.0}, NotSent, "connect_timeout"),
     ("reset-before-execution", {}, Unknown, "connection_reset"),
     ("close-before-execution", {}, Unknown, "connection_reset"),
     ("hang-before-execution", {}, Unknown, "read_timeout"),
