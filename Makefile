@@ -53,8 +53,8 @@ check: deps
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy .
 	.venv/bin/lint-imports
-	$(PY) -m config.embedded.run $(PY) manage.py makemigrations --check --dry-run
-	$(PY) -m config.embedded.run $(PY) manage.py check --fail-level WARNING
+	$(PY) -m config.embedded.run sh -ec '$(PY) manage.py makemigrations --check --dry-run; \
+	  $(PY) manage.py check --fail-level WARNING'
 
 format: deps
 	$(PY) -m ruff check --fix .
