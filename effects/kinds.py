@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from effects.models import AbstractAction, AbstractAttempt, AbstractEvent
+from effects.models import AbstractAction, AbstractEvent
 from effects.outcomes import LookUp, Outcome, ProviderEffect, Unreadable
 from effects.states import State
 from kernel.errors import Bug
@@ -137,7 +137,8 @@ class EffectKind(ABC):
 
     name: str
     action_model: type[AbstractAction]
-    attempt_model: type[AbstractAttempt]
+    # Its rows have an `action`, which an abstract row cannot have.
+    attempt_model: Any
     event_model: type[AbstractEvent]
     # What a person needs to decide actions of this kind, like `refunds.decide_refund`.
     decide_permission: str

@@ -35,7 +35,7 @@ def _to(target: State) -> Callable[[Any], None]:
     return declared
 
 
-class AbstractAction(FSMModelMixin, models.Model):  # type: ignore[misc]
+class AbstractAction(FSMModelMixin, models.Model):
     """One business action: one row, from proposal to end. The row is the queue.
 
     - `action_id`: public identity, made from the merchant's ids; generation 1 of the key.
@@ -247,7 +247,7 @@ class Case(models.Model):
             models.Index(name="case_by_action", fields=["action_id"]),
         ]
         triggers: ClassVar[list[Any]] = [no_delete(), no_truncate()]
-        permissions: ClassVar[list[tuple[str, str]]] = [("settle_case", "Can settle a case")]
+        permissions: ClassVar[list[tuple[str, Any]]] = [("settle_case", "Can settle a case")]
 
     def __str__(self) -> str:
         return f"{self.get_kind_display()}: {self.action_id or self.resource}"
@@ -278,7 +278,7 @@ class Switch(models.Model):
             )
         ]
         triggers: ClassVar[list[Any]] = [no_delete(), no_truncate()]
-        permissions: ClassVar[list[tuple[str, str]]] = [("flip_switch", "Can flip kill switches")]
+        permissions: ClassVar[list[tuple[str, Any]]] = [("flip_switch", "Can flip kill switches")]
 
     def __str__(self) -> str:
         return f"{self.scope}: {self.reason}"

@@ -34,7 +34,7 @@ def decide(*, facts: Facts, beside: Beside) -> Decision:
 def keep_decision(
     *, action_id: str, number: int, facts: Facts, beside: Beside, decision: Decision
 ) -> None:
-    """Append the decision's record: every rule's verdict, and the facts with when they were read."""
+    """Append the decision's record: every rule's verdict, and the facts as they were read."""
     DecisionRecord.objects.create(
         effect="refund",
         action_id=action_id,

@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 
 # A switch is looked at again this often; turning it off needs no other wake-up.
 SWITCH_RECHECK_SECONDS = 15.0
-# Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided on
-# what the one before it left. The worker that records hints the next; this is for a lost hint.
+# Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided
+# on what the one before it left. The worker that records hints the next; this is for a lost hint.
 SIBLING_RECHECK_SECONDS = 2.0
 # A paused order is a person's; the claim only looks now and then.
 INCIDENT_RECHECK_SECONDS = 60.0
@@ -93,7 +93,7 @@ class RefundKind(EffectKind):
         order of locks, so no deadlock. How the attempt stands is therefore taken from the second
         query; the first may have waited with an older one in hand.
         """
-        attempt = (
+        attempt: Any = (
             RefundAttempt.objects.select_related("action__order")
             .select_for_update(no_key=True, of=("action", "action__order"))
             .filter(token=token)
@@ -367,7 +367,7 @@ class RefundKind(EffectKind):
         )
 
     def must_look_first(self, *, locked: Locked) -> bool:
-        """Before the first send under a key, unless the payment was read within the last minutes."""
+        """Before the first send under a key, unless the payment was read minutes ago."""
         if not self.promises(action=locked.action).searchable:
             return False
         if locked.action.key_first_used_at is not None:

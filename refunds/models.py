@@ -196,7 +196,7 @@ class RefundAction(AbstractAction):
                 "created_at",
             ),
         ]
-        permissions: ClassVar[list[tuple[str, str]]] = [("decide_refund", "Can approve and reject")]
+        permissions: ClassVar[list[tuple[str, Any]]] = [("decide_refund", "Can approve and reject")]
 
 
 class RefundAttempt(AbstractAttempt):
