@@ -44,7 +44,8 @@ def refund(
     **more: Any,
 ) -> stripe.Refund:
     options: Any = {"idempotency_key": key} if key else {}
-    return client.v1.refunds.create({"payment_intent": payment, "amount": amount, **more}, options)
+    params: Any = {"payment_intent": payment, "amount": amount, **more}
+    return client.v1.refunds.create(params, options)
 
 
 def failure(call: Callable[[], object]) -> Any:
