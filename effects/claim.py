@@ -72,7 +72,8 @@ def _claim(*, kind: EffectKind, action_id: str, worker: str) -> Claimed | NotCla
         postpone(kind=kind, locked=locked, due_at=locked.now + timedelta(seconds=verdict.seconds))
         return NotClaimed(reason=verdict.reason)
     if isinstance(verdict, Back):
-        return _send_back(kind=kind, locked=locked, verdict=verdict, actor=worker)
+        send_back(kind=kind, locked=locked, verdict=verdict, actor=worker)
+        return NotClaimed(reason=verdict.reason)
     if isinstance(verdict, No):
         move(
             kind=kind,
@@ -131,9 +132,13 @@ def _claim(*, kind: EffectKind, action_id: str, worker: str) -> Claimed | NotCla
     return Claimed(action=action, token=token, idempotency_key=key, look_first=look_first)
 
 
-def _send_back(*, kind: EffectKind, locked: Locked, verdict: Back, actor: str) -> NotClaimed:
-    """Return an action to a person; when a person had approved it, a case says what changed."""
+def send_back(*, kind: EffectKind, locked: Locked, verdict: Back, actor: str) -> None:
+    """Return an action to a person; when a person had approved it, a case says what changed.
+
+    For the claim, for an approval whose time is over, and for what proved not executed.
+    """
     by_person = locked.action.decided_by == "person"
+    nothing = "It was sent and did nothing" if locked.action.attempt_count else "Nothing was sent"
     move(
         kind=kind,
         locked=locked,
@@ -148,7 +153,6 @@ def _send_back(*, kind: EffectKind, locked: Locked, verdict: Back, actor: str) -
             kind=Case.Kind.STALE_APPROVAL,
             effect=kind.name,
             locked=locked,
-            reason=f"Nothing was sent. It was approved, but {verdict.reason}. Decide again.",
+            reason=f"{nothing}. It was approved, but {verdict.reason}. Decide again.",
             evidence=verdict.note,
         )
-    return NotClaimed(reason=verdict.reason)

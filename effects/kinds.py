@@ -80,6 +80,19 @@ Recheck = Go | Wait | Back | No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """The policy's new word on a held action; `target` is HELD while it still cannot decide.
+
+    `columns` of the action go with the move, `note` into the history.
+    """
+
+    target: State
+    reason: str
+    note: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
     """The provider was read and shows no effect of this action that could have happened."""
 
@@ -167,6 +180,13 @@ class EffectKind(ABC):
         """Compare a person's decision with the locked facts, or make a policy's again.
 
         Records a new decision when the policy was run on facts that have changed.
+        """
+
+    @abstractmethod
+    def decide_held(self, *, locked: Locked) -> Decided:
+        """Run the policy again on an action that it could not decide before.
+
+        Records the new decision, unless it is still held.
         """
 
     @abstractmethod

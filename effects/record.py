@@ -104,7 +104,7 @@ def _record(
     elif isinstance(outcome, NotSent | RateLimited):
         _turned_away(kind=kind, locked=locked, outcome=outcome, others=others, data=evidence)
     elif isinstance(outcome, Misconfigured):
-        _pause_account(locked=locked, reason=outcome.reason, evidence=evidence)
+        pause_account(locked=locked, reason=outcome.reason, evidence=evidence)
         _turned_away(kind=kind, locked=locked, outcome=outcome, others=others, data=evidence)
     elif isinstance(outcome, Unknown):
         _unknown(kind=kind, locked=locked, outcome=outcome, data=evidence)
@@ -389,7 +389,7 @@ def _to_unknown(
     )
 
 
-def _pause_account(*, locked: Locked, reason: str, evidence: dict[str, Any]) -> None:
+def pause_account(*, locked: Locked, reason: str, evidence: dict[str, Any]) -> None:
     """Stop sends to an account whose key, mode or id the provider does not accept."""
     action = locked.action
     scope = f"account:{action.provider}:{action.account}"

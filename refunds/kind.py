@@ -16,6 +16,7 @@ from effects.kinds import (
     Absent,
     Back,
     Contradiction,
+    Decided,
     EffectKind,
     Found,
     Go,
@@ -47,7 +48,7 @@ from policies.rules import Facts, Verdict
 from providers import matching
 from providers.port import SendRequest
 from providers.registry import payment_provider
-from refunds.decide import binding, decide, keep_decision
+from refunds.decide import STATE_FOR, binding, decide, keep_decision
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
 
@@ -203,6 +204,34 @@ class RefundKind(EffectKind):
             return No(reason=decision.why, note=note)
         return Back(reason=decision.why, note=note)
 
+    def decide_held(self, *, locked: Locked) -> Decided:
+        """Run the policy again on a held refund; what it says now is bound to the facts of now."""
+        action, beside = locked.action, _beside(locked)
+        facts = self.facts_of(locked=locked)
+        decision = decide(facts=facts, beside=beside)
+        target = STATE_FOR[decision.verdict]
+        if target is State.HELD:
+            return Decided(target=target, reason=decision.why)
+        action.decision_count += 1
+        keep_decision(
+            action_id=action.action_id,
+            number=action.decision_count,
+            facts=facts,
+            beside=beside,
+            decision=decision,
+        )
+        return Decided(
+            target=target,
+            reason=decision.why,
+            note={"policy_version": beside.policy_number, "decision": action.decision_count},
+            columns={
+                "bound_version": locked.resource.version,
+                "bound_facts": binding(
+                    facts=facts, payload_hash=action.payload_hash, beside=beside
+                ),
+            },
+        )
+
     def facts_of(self, *, locked: Locked) -> Facts:
         """The policy's facts for a locked action, its own reservation given back to it."""
         action = locked.action
@@ -345,8 +374,7 @@ class RefundKind(EffectKind):
                     f"Already refunded {format_amount(stranger.amount_minor, stranger.currency)} "
                     f"outside of this service ({stranger.ref}"
                     + (f", {stranger.created_at:%Y-%m-%d %H:%M} UTC" if stranger.created_at else "")
-                    + "). Nothing was sent for this action. Decide whether the customer is "
-                    "still owed, then close this case and approve or reject."
+                    + f"). {_own_part(locked)} Decide whether the customer is still owed."
                 ),
                 evidence=seen,
             )
@@ -422,7 +450,6 @@ class RefundKind(EffectKind):
         known = set(
             RefundAction.objects.filter(order=order)
             .exclude(provider_ref="")
-            .exclude(pk=action.pk)
             .values_list("provider_ref", flat=True)
         ) | set(ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True))
         judged = matching.judge(
@@ -474,6 +501,15 @@ def _order_of(action: RefundAction) -> Order:
 
 def _is_new(stranger: ProviderEffect) -> bool:
     return not ExternalRefund.objects.filter(provider_ref=stranger.ref).exists()
+
+
+def _own_part(locked: Locked) -> str:
+    """What this action itself did beside a refund made elsewhere, as a sentence for the case."""
+    if locked.action.state in (State.SUCCEEDED, State.PENDING):
+        return "This action's own refund exists beside it."
+    if locked.action.state in (State.SUBMITTING, State.UNKNOWN):
+        return "Whether this action's own request did anything is still being found out."
+    return "Nothing was done for this action; close this case, then approve or reject."
 
 
 def _open_overdrawn(*, locked: Locked) -> None:
