@@ -1,10 +1,17 @@
-"""/healthz: the process answers. /readyz: it can work. The broker is a hint and not asked."""
+"""/healthz: the process answers. /readyz: it can do its work; the broker is only a hint."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import F
+from django.db.models.functions import Extract
 from django.http import HttpRequest, JsonResponse
+
+from effects.clock import DatabaseNow
+from effects.models import SweepRun
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -13,17 +20,28 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when the database answers and is migrated, else 503. For routing traffic."""
+    """200 when the database answers and every migration is applied, else 503. For routing traffic.
+
+    `last_sweep_seconds_ago` is shown and changes nothing: a proposal is recorded safely while the
+    beat, the broker or every worker is away. What to do about it: docs/operations.md.
+    """
     problems = {}
+    shown: dict[str, Any] = {}
     try:
         executor = MigrationExecutor(connection)
         plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
         if plan:
             problems["migrations"] = f"{len(plan)} not applied; run: python manage.py migrate"
+        else:
+            age = Extract(DatabaseNow() - F("finished_at"), "epoch")
+            shown["last_sweep_seconds_ago"] = {
+                name: round(float(seconds), 1)
+                for name, seconds in SweepRun.objects.order_by("name").values_list("name", age)
+            }
     except DatabaseError:
         # The driver's words may hold host and user names: they go to the log of the request, not to
         # the caller.
         problems["database"] = "not reachable"
     if problems:
         return JsonResponse({"status": "not ready", "problems": problems}, status=503)
-    return JsonResponse({"status": "ok"})
+    return JsonResponse({"status": "ok", **shown})

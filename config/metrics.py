@@ -1,0 +1,125 @@
+"""/metrics: how the house stands, read from the database at every scrape (docs/operations.md).
+
+Nothing is counted in a process: processes are many, die, and forget. What an alert needs is an
+age, and ages are in rows. Route this address to the monitoring only; it names kill switches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from effects.standing import Standing, standing
+
+
+class HouseCollector(Collector):
+    """Turns one reading of the house into metric families."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Read once, then yield. Raises DatabaseError when the database cannot be read."""
+        now = standing()
+        yield from _actions(now)
+        yield from _cases(now)
+        yield from _machinery(now)
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    """The text that Prometheus scrapes; 503 when the database cannot be read, so that `up` is 0."""
+    try:
+        text = generate_latest(_registry)
+    except DatabaseError:
+        return HttpResponse("The database cannot be read.\n", status=503, content_type="text/plain")
+    return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)
+
+
+def _actions(now: Standing) -> Iterable[Metric]:
+    labels = ["effect", "state"]
+    count = GaugeMetricFamily(
+        "refund_once_open_actions",
+        "Actions that are not over, by state. Those that are over are not counted: that would "
+        "scan the whole table.",
+        labels=labels,
+    )
+    age = GaugeMetricFamily(
+        "refund_once_oldest_action_age_seconds",
+        "How long the oldest action has stood in this state; 0 when there is none.",
+        labels=labels,
+    )
+    overdue = GaugeMetricFamily(
+        "refund_once_action_overdue_seconds",
+        "By how long the most overdue action of this state is past its due time. AUTHORIZED: "
+        "allowed and not dispatched.",
+        labels=labels,
+    )
+    key_age = GaugeMetricFamily(
+        "refund_once_oldest_unresolved_key_age_seconds",
+        "Age of the oldest idempotency key that was used and whose effect is not known.",
+        labels=["effect"],
+    )
+    oldest_key: dict[str, float] = {}
+    for found in now.states:
+        where = [found.effect, found.state.value]
+        count.add_metric(where, found.count)
+        age.add_metric(where, found.age_seconds)
+        overdue.add_metric(where, found.overdue_seconds)
+        oldest_key[found.effect] = max(oldest_key.get(found.effect, 0.0), found.key_age_seconds)
+    for effect, seconds in oldest_key.items():
+        key_age.add_metric([effect], seconds)
+    return count, age, overdue, key_age
+
+
+def _cases(now: Standing) -> Iterable[Metric]:
+    count = GaugeMetricFamily(
+        "refund_once_open_cases", "Cases that wait for a person.", labels=["kind"]
+    )
+    overdue = GaugeMetricFamily(
+        "refund_once_overdue_cases", "Open cases past their due time.", labels=["kind"]
+    )
+    age = GaugeMetricFamily(
+        "refund_once_oldest_case_age_seconds",
+        "How long the oldest case of this kind has been open; 0 when there is none.",
+        labels=["kind"],
+    )
+    for found in now.cases:
+        count.add_metric([found.kind.value], found.count)
+        overdue.add_metric([found.kind.value], found.overdue)
+        age.add_metric([found.kind.value], found.age_seconds)
+    return count, overdue, age
+
+
+def _machinery(now: Standing) -> Iterable[Metric]:
+    sweep = GaugeMetricFamily(
+        "refund_once_last_sweep_age_seconds",
+        "Seconds since this sweep last came through; infinite when it never did.",
+        labels=["sweep"],
+    )
+    for name in sorted({*settings.CELERY_BEAT_SCHEDULE, *now.sweeps}):
+        sweep.add_metric([name], now.sweeps.get(name, math.inf))
+    switches = GaugeMetricFamily("refund_once_kill_switches_on", "Kill switches that are on.")
+    switches.add_metric([], len(now.switches_on))
+    switch = GaugeMetricFamily(
+        "refund_once_kill_switch_on", "1 for each scope that is stopped.", labels=["scope"]
+    )
+    for scope in now.switches_on:
+        switch.add_metric([scope], 1)
+    breaker = GaugeMetricFamily(
+        "refund_once_breaker_open",
+        "1 for each provider account that is not read for now.",
+        labels=["account"],
+    )
+    for account in now.breakers_open:
+        breaker.add_metric([account], 1)
+    return sweep, switches, switch, breaker
+
+
+_registry = CollectorRegistry()
+# Registered without a first collection: no database is asked when this is imported.
+_registry.register(HouseCollector())

@@ -1,0 +1,50 @@
+"""Kill switches: turned on and off by a person, for everything or for one part."""
+
+from __future__ import annotations
+
+import re
+
+from effects.clock import database_now
+from effects.models import Switch
+from kernel.errors import InvalidInput
+
+REASON_CHARACTERS_MAX = 500
+_SCOPE = re.compile(
+    r"global|kind:[a-z_]{1,20}|account:[a-z_]{1,40}:[A-Za-z0-9_]{0,60}|agent:[A-Za-z0-9_.-]{1,80}"
+)
+
+
+def turn_on(*, scope: str, reason: str, actor: str) -> bool:
+    """Stop what `scope` covers from being sent; False when that switch was on already.
+
+    Holds from the next claim on. A request that was on the wire by then is not called back.
+    Raises InvalidInput.
+    """
+    if not _SCOPE.fullmatch(scope):
+        raise InvalidInput(
+            field="scope",
+            reason="must be global, kind:<kind>, account:<provider>:<account> or agent:<prefix>",
+        )
+    if not reason.strip() or "\x00" in reason or len(reason) > REASON_CHARACTERS_MAX:
+        raise InvalidInput(
+            field="reason", reason=f"must be text of 1 to {REASON_CHARACTERS_MAX} characters"
+        )
+    # The partial unique index says what "on" means; a switch whose time is over is still on there.
+    now = database_now()
+    Switch.objects.filter(scope=scope, ended_at__isnull=True, until__lte=now).update(
+        ended_at=now, ended_by="its time was over"
+    )
+    before = Switch.objects.filter(scope=scope, ended_at__isnull=True).exists()
+    Switch.objects.bulk_create(
+        [Switch(scope=scope, reason=reason, set_by=actor[:80], set_at=now)], ignore_conflicts=True
+    )
+    return not before
+
+
+def turn_off(*, switch_id: int, actor: str) -> bool:
+    """Let it be sent again; False when it was off already. What waits is due within seconds."""
+    return bool(
+        Switch.objects.filter(pk=switch_id, ended_at__isnull=True).update(
+            ended_at=database_now(), ended_by=actor[:80]
+        )
+    )
