@@ -13,7 +13,17 @@ STACK_ENV = DATA_DIR / "stack.env"
 
 # Commands of manage.py that need settings but no server.
 OFFLINE_COMMANDS = frozenset(
-    {"check", "collectstatic", "help", "makemigrations", "shell", "--help", "--version", "version"}
+    {
+        "check",
+        "collectstatic",
+        "docs",
+        "help",
+        "makemigrations",
+        "shell",
+        "version",
+        "--help",
+        "--version",
+    }
 )
 
 # Values that let the settings load, and that no server would accept. Port 1 is never ours.

@@ -113,6 +113,7 @@ class Environment(Timeouts):
     broker_url: SecretStr | None = None
 
     # ---- the payment provider
+    #: The key refunds are made with. Prefer a restricted key that can do nothing else.
     stripe_api_key: SecretStr
     #: Keys of further platform accounts by alias: `eu=sk_live_…,us=sk_live_…`.
     stripe_api_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)
@@ -125,7 +126,9 @@ class Environment(Timeouts):
     #: Names this installation in the provider's metadata; two installations on one account must
     #: differ.
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")]
+    #: Signs sessions and forms of the staff site. Long and random.
     secret_key: SecretStr
+    #: Host names this service answers to, separated by commas.
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ("localhost", "127.0.0.1")
     #: https://desk.example.com, when TLS ends at a proxy.
     csrf_trusted_origins: Annotated[tuple[str, ...], NoDecode] = ()
@@ -133,13 +136,16 @@ class Environment(Timeouts):
     case_owner: Annotated[str, Field(min_length=1, max_length=150)]
     #: Plain HTTP on this machine: cookies are not marked secure.
     development: bool = False
+    #: DEBUG, INFO, WARNING or ERROR.
     log_level: Annotated[str, Field(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
     #: How long a database connection is kept: 0 in workers (Celery closes it around each task
     #: anyway), more in the web process (the Procfile says so).
     conn_max_age_seconds: Annotated[int, Field(ge=0)] = 0
 
     # ---- rhythms
+    #: How often the sweep looks for authorised refunds that no worker was told of.
     dispatch_sweep_seconds: PositiveFloat = 5
+    #: How often the sweep looks for whatever is due to be found out.
     reconcile_sweep_seconds: PositiveFloat = 15
     #: Waits before the first, second and third try.
     reconcile_delays_seconds: Annotated[
@@ -151,10 +157,13 @@ class Environment(Timeouts):
     )
     #: After this long in UNKNOWN a person takes over, however many tries there were.
     reconcile_window_seconds: PositiveFloat = 24 * 60 * 60
+    #: How long a proposal waits for a person, and how long an approval holds.
     approval_ttl_seconds: PositiveFloat = 24 * 60 * 60
+    #: How often a refund that the provider has not settled is read again.
     pending_poll_seconds: PositiveFloat = 60 * 60
     #: A payment's refunds read this recently need not be read again before the first send.
     look_fresh_seconds: PositiveFloat = 120
+    #: How long the owner of a case has.
     case_due_seconds: PositiveFloat = 4 * 60 * 60
 
     # ---- the fault harness
