@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -136,49 +136,63 @@ def fresh_broker() -> Iterator[str]:
         client.flushdb()
 
 
+@contextmanager
+def running_stack(*, env: dict[str, str] | None = None, **arguments: Any) -> Iterator[Stack]:
+    """A running stack with a database and a broker of its own, stopped and emptied afterwards.
+
+    `arguments` are those of `Stack`; `env` overrides the short timeouts.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="refund-once-stack-"))
+    crash_points = folder / "crash-points"
+    crash_points.mkdir()
+    inherited = {"STRIPE_API_BASE", "SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_API_KEY"}
+    try:
+        with fresh_database() as database, fresh_broker() as broker:
+            with pytest.MonkeyPatch.context() as patch:
+                # The in-process settings' placeholders are not this stack's.
+                for name in inherited:
+                    patch.delenv(name, raising=False)
+                stack = Stack(
+                    folder=folder,
+                    migrate=False,
+                    env=SHORT
+                    | {"CRASH_POINTS_DIR": str(crash_points), "INSTANCE": "acceptance"}
+                    | {"DATABASE_URL": database, "REDIS_URL": broker}
+                    | (env or {}),
+                    **arguments,
+                )
+            stack.start()
+            try:
+                yield stack
+            finally:
+                stack.stop(timeout_seconds=3)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def last_words(stack: Stack) -> str:
+    """The ends of a stack's logs, for a test that failed."""
+    return "\n".join(
+        f"---- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+        for log in sorted(stack.folder.glob("*.log"))
+    )
+
+
 @pytest.fixture
-def make_stack(
-    request: pytest.FixtureRequest,
-) -> Generator[MakeStack]:
+def make_stack(request: pytest.FixtureRequest) -> Generator[MakeStack]:
     """A factory of running stacks. When the test fails, the ends of their logs are printed."""
-    started: list[tuple[Stack, list[Any]]] = []
+    with ExitStack() as started:
+        made: list[Stack] = []
 
-    def make(*, env: dict[str, str] | None = None, **arguments: Any) -> Stack:
-        database, broker = fresh_database(), fresh_broker()
-        folder = Path(tempfile.mkdtemp(prefix="refund-once-stack-"))
-        addresses = {"DATABASE_URL": database.__enter__(), "REDIS_URL": broker.__enter__()}
-        crash_points = folder / "crash-points"
-        crash_points.mkdir()
-        inherited = {"STRIPE_API_BASE", "SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_API_KEY"}
-        with pytest.MonkeyPatch.context() as patch:
-            # The in-process settings' placeholders are not this stack's.
-            for name in inherited:
-                patch.delenv(name, raising=False)
-            stack = Stack(
-                folder=folder,
-                migrate=False,
-                env=SHORT
-                | {"CRASH_POINTS_DIR": str(crash_points), "INSTANCE": "acceptance"}
-                | addresses
-                | (env or {}),
-                **arguments,
-            )
-        started.append((stack, [database, broker]))
-        stack.start()
-        return stack
+        def make(**arguments: Any) -> Stack:
+            stack = started.enter_context(running_stack(**arguments))
+            made.append(stack)
+            return stack
 
-    yield make
-    failed = getattr(request.node, "stack_test_failed", False)
-    for stack, contexts in reversed(started):
-        logs = sorted(stack.folder.glob("*.log"))
-        stack.stop(timeout_seconds=3)
-        if failed:
-            for log in logs:
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-                print(f"---- {log.name}\n{tail}")
-        for context in contexts:
-            context.__exit__(None, None, None)
-        shutil.rmtree(stack.folder, ignore_errors=True)
+        yield make
+        if getattr(request.node, "stack_test_failed", False):
+            for stack in made:
+                print(last_words(stack))
 
 
 @pytest.fixture

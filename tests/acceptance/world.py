@@ -1,0 +1,288 @@
+"""A running stack seen from outside: propose over HTTP, read its rows, ask the provider's ledger.
+
+The oracle is the sandbox's ledger. `World.problems()` says in sentences what is not as it must be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from config.stack import Stack
+from providers.sandbox import SandboxClient
+from tests.stack import running_stack
+
+# How long one refund may take to come to rest under the short timeouts of tests.stack: a lease, a
+# settle time and three tries, several times over on a busy machine.
+REST_SECONDS = 60.0
+
+
+def new_agent_key(stack: Stack) -> str:
+    """An agent key made by the operator's command, as it is shown once."""
+    said = stack.manage("agent_key", "create", "acceptance")
+    found = re.search(r"ro_\w+", said)
+    if found is None:
+        raise AssertionError(f"no key in: {said}")
+    return found.group(0)
+
+
+@contextmanager
+def running_world(**arguments: Any) -> Iterator[World]:
+    """A world of its own on a stack of its own; see `tests.stack.running_stack`."""
+    with running_stack(**arguments) as stack:
+        yield World(stack)
+
+
+class World:
+    """One running stack with an agent key, orders and their payments."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.provider = SandboxClient(stack.sandbox_url)
+        self.key = new_agent_key(stack)
+        self._numbers = itertools.count(1)
+
+    # ---- doing
+
+    def order(self, *, captured_minor: int = 20_000, order_id: str | None = None) -> str:
+        """A paid order, mirrored over HTTP; returns its id."""
+        order_id = order_id or f"o{next(self._numbers)}"
+        self.provider.payment(amount=captured_minor, currency="usd", id=f"pi_{order_id}")
+        status, body = self.call(
+            "PUT",
+            f"/api/v1/orders/{order_id}",
+            {
+                "currency": "USD",
+                "captured_minor": captured_minor,
+                "payment": {"provider": "stripe", "payment_intent": f"pi_{order_id}"},
+                "customer": {"ref": "c1", "email": "customer@example.com"},
+                "placed_at": "2026-01-15T10:00:00Z",
+                "source_version": 1,
+            },
+        )
+        if status != 201:
+            raise AssertionError((status, body))
+        return order_id
+
+    def propose(
+        self, order_id: str, *, request_id: str = "r1", amount_minor: int = 7_900
+    ) -> tuple[int, dict[str, Any]]:
+        """Propose over HTTP; the status and the body of the answer."""
+        return self.call(
+            "POST",
+            "/api/v1/refunds",
+            {
+                "order_id": order_id,
+                "request_id": request_id,
+                "amount_minor": amount_minor,
+                "currency": "USD",
+                "reason": "requested_by_customer",
+            },
+        )
+
+    def call(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """One HTTP call as the agent's backend."""
+        request = urllib.request.Request(
+            self.stack.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    # ---- reading
+
+    @contextmanager
+    def rows(self) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+        """A connection of our own to the stack's database."""
+        with psycopg.connect(
+            self.stack.database_url, autocommit=True, row_factory=dict_row
+        ) as connection:
+            yield connection
+
+    def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """Rows of one query."""
+        with self.rows() as connection:
+            return connection.execute(sql, values).fetchall()  # type: ignore[call-overload]
+
+    def action(self, action_id: str) -> dict[str, Any]:
+        """One action's row."""
+        (row,) = self.query("SELECT * FROM refunds_refundaction WHERE action_id = %s", action_id)
+        return row
+
+    def events(self, action_id: str) -> list[dict[str, Any]]:
+        """One action's history, oldest first."""
+        return self.query(
+            "SELECT e.* FROM refunds_refundevent e JOIN refunds_refundaction a "
+            "ON a.id = e.action_id WHERE a.action_id = %s ORDER BY e.id",
+            action_id,
+        )
+
+    def states(self, action_id: str) -> list[str]:
+        """The states an action went through, from its history."""
+        return [event["data"]["to"] for event in self.events(action_id) if "to" in event["data"]]
+
+    def open_cases(self, action_id: str) -> list[str]:
+        """The kinds of the action's open cases."""
+        rows = self.query(
+            "SELECT kind FROM effects_case WHERE action_id = %s AND closed_at IS NULL", action_id
+        )
+        return sorted(row["kind"] for row in rows)
+
+    def refunds(self, action_id: str) -> list[dict[str, Any]]:
+        """What the provider's ledger holds for an action, failed ones left out."""
+        return [
+            refund
+            for refund in self.provider.refunds()
+            if refund["metadata"].get("action_id") == action_id and refund["status"] != "failed"
+        ]
+
+    # ---- waiting
+
+    def until(self, what: str, look: Callable[[], Any], *, seconds: float = REST_SECONDS) -> Any:
+        """Wait for something to be true; fails with what was waited for."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = look()
+            if found:
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"after {seconds:g} s still not: {what}")
+
+    def restless(self) -> list[str]:
+        """Actions that neither are over nor wait for a person."""
+        rows = self.query(
+            """
+            SELECT a.action_id, a.state FROM refunds_refundaction a
+            WHERE a.state NOT IN ('SUCCEEDED', 'FAILED_FINAL', 'REJECTED', 'EXPIRED',
+                                  'CANCELLED', 'AWAITING_APPROVAL')
+              AND NOT (a.due_at IS NULL AND EXISTS (
+                  SELECT 1 FROM effects_case c
+                  WHERE c.action_id = a.action_id AND c.closed_at IS NULL))
+            """
+        )
+        return [f"{row['action_id']} is {row['state']}" for row in rows]
+
+    def rest(self, *, seconds: float = REST_SECONDS) -> None:
+        """Wait until every action is over or a person's."""
+        try:
+            self.until("rest", lambda: not self.restless(), seconds=seconds)
+        except AssertionError:
+            raise AssertionError(f"still moving after {seconds:g} s: {self.restless()}") from None
+
+    # ---- the oracle
+
+    def problems(self) -> list[str]:
+        """Everything that must never be, found in the rows and the provider's ledger."""
+        found: list[str] = []
+        by_action: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for refund in self.provider.refunds():
+            by_action[refund["metadata"].get("action_id", "")].append(refund)
+        actions = self.query("SELECT * FROM refunds_refundaction ORDER BY id")
+        for action in actions:
+            found += self._action_problems(action, by_action.pop(action["action_id"], []))
+        for action_id, refunds in by_action.items():
+            if action_id:
+                found.append(f"{action_id}: {len(refunds)} refunds and no such action")
+        found += self._order_problems()
+        found += self._history_problems()
+        return found
+
+    def _action_problems(self, action: dict[str, Any], refunds: list[dict[str, Any]]) -> list[str]:
+        found = []
+        name = action["action_id"]
+        live = [refund for refund in refunds if refund["status"] not in ("failed", "canceled")]
+        if len(live) > 1:
+            found.append(f"{name}: paid {len(live)} times: {[r['id'] for r in live]}")
+        if any(refund["amount"] != action["amount_minor"] for refund in live):
+            found.append(f"{name}: another amount than authorised: {live}")
+        if action["state"] in ("SUCCEEDED", "PENDING") and len(live) != 1:
+            found.append(f"{name}: {action['state']} with {len(live)} refunds at the provider")
+        if live and action["state"] in ("REJECTED", "EXPIRED", "CANCELLED", "FAILED_FINAL"):
+            found.append(f"{name}: {action['state']} and yet paid")
+        if live and action["state"] in ("HELD", "AWAITING_APPROVAL", "AUTHORIZED"):
+            found.append(f"{name}: {action['state']} says that nothing was sent, and it is paid")
+        return found
+
+    def _order_problems(self) -> list[str]:
+        rows = self.query(
+            """
+            SELECT o.order_id, o.captured_minor, o.refunded_minor, o.reserved_minor,
+                   o.disputed_minor, o.payment_ref,
+                   COALESCE(SUM(a.amount_minor) FILTER (WHERE a.state = 'SUCCEEDED'), 0) AS done,
+                   COALESCE(SUM(a.reserved_minor), 0) AS held,
+                   (SELECT COALESCE(SUM(x.amount_minor), 0) FROM refunds_externalrefund x
+                     WHERE x.order_id = o.id) AS external
+            FROM refunds_order o LEFT JOIN refunds_refundaction a ON a.order_id = o.id
+            GROUP BY o.id
+            """
+        )
+        found = []
+        totals: dict[str, int] = defaultdict(int)
+        for refund in self.provider.refunds():
+            if refund["status"] not in ("failed", "canceled"):
+                totals[refund["payment_intent"]] += refund["amount"]
+        for row in rows:
+            name = f"order {row['order_id']}"
+            if row["refunded_minor"] != row["done"] + row["external"]:
+                found.append(
+                    f"{name}: refunded {row['refunded_minor']}, its rows say {row['done']}"
+                )
+            if row["reserved_minor"] != row["held"]:
+                found.append(f"{name}: reserves {row['reserved_minor']}, its rows {row['held']}")
+            if totals[row["payment_ref"]] > row["captured_minor"]:
+                found.append(f"{name}: the provider paid more than was captured")
+            if not (
+                row["refunded_minor"]
+                <= totals[row["payment_ref"]]
+                <= row["refunded_minor"] + row["reserved_minor"]
+            ):
+                found.append(
+                    f"{name}: the provider paid {totals[row['payment_ref']]}, we hold "
+                    f"{row['refunded_minor']} refunded and {row['reserved_minor']} in flight"
+                )
+        return found
+
+    def _history_problems(self) -> list[str]:
+        """Each action's history is one unbroken, legal chain that ends where the row stands."""
+        from effects.states import LEGAL, START_STATES
+
+        legal = {(source.value, target.value) for source, target in LEGAL}
+        rows = self.query(
+            """
+            SELECT a.action_id, a.state,
+                   array_agg(e.data ->> 'from' ORDER BY e.id) AS sources,
+                   array_agg(e.data ->> 'to' ORDER BY e.id) AS targets
+            FROM refunds_refundaction a JOIN refunds_refundevent e ON e.action_id = a.id
+            WHERE e.data ? 'to' GROUP BY a.id
+            """
+        )
+        found = []
+        for row in rows:
+            now = row["targets"][0]
+            if now not in {state.value for state in START_STATES}:
+                found.append(f"{row['action_id']}: begins at {now}")
+            for source, target in zip(row["sources"][1:], row["targets"][1:], strict=True):
+                if source != now or (source, target) not in legal:
+                    found.append(f"{row['action_id']}: {source} -> {target} after {now}")
+                now = target
+            if now != row["state"]:
+                found.append(f"{row['action_id']}: is {row['state']}, its history ends at {now}")
+        return found
