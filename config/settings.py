@@ -44,6 +44,8 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_fsm",
     "pgtrigger",
+    # Its API page then loads its scripts from here; without this, from somebody's CDN.
+    "ninja",
     "django_structlog",
     "effects",
     "providers",

@@ -33,9 +33,9 @@ def decide(*, facts: Facts, beside: Beside) -> Decision:
 
 def keep_decision(
     *, action_id: str, number: int, facts: Facts, beside: Beside, decision: Decision
-) -> None:
+) -> DecisionRecord:
     """Append the decision's record: every rule's verdict, and the facts as they were read."""
-    DecisionRecord.objects.create(
+    return DecisionRecord.objects.create(
         effect="refund",
         action_id=action_id,
         number=number,

@@ -14,6 +14,7 @@ from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from kernel.identity import refund_action_id, require_identifier
 from kernel.money import require_amount, require_currency
+from policies.models import DecisionRecord
 from policies.rules import Decision
 from providers.registry import payment_provider
 from refunds.decide import STATE_FOR, binding, decide, keep_decision
@@ -48,6 +49,7 @@ class Recorded:
     """A new action was written and decided."""
 
     action: RefundAction
+    decision: DecisionRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +121,12 @@ def propose_refund(*, proposal: Proposal) -> Proposed:
         believed = proposal.refunded_so_far_minor
         if believed is not None and believed != order.refunded_minor:
             return StaleBelief(refunded_minor=order.refunded_minor, believed_minor=believed)
-        action = _insert(proposal=proposal, action_id=action_id, order=order, beside=beside)
+        action, decision = _insert(
+            proposal=proposal, action_id=action_id, order=order, beside=beside
+        )
         if action.state == State.AUTHORIZED:
             transaction.on_commit(lambda: REFUND.hint(action_id=action_id))
-    return Recorded(action=action)
+    return Recorded(action=action, decision=decision)
 
 
 def _validated(proposal: Proposal) -> Proposal:
@@ -156,7 +160,9 @@ def _answer_known(*, action: RefundAction, proposal: Proposal) -> Replayed | Con
     return Replayed(action=action)
 
 
-def _insert(*, proposal: Proposal, action_id: str, order: Order, beside: Beside) -> RefundAction:
+def _insert(
+    *, proposal: Proposal, action_id: str, order: Order, beside: Beside
+) -> tuple[RefundAction, DecisionRecord]:
     payload = canonical_json(
         payment_provider(order.provider).refund_payload(
             account=order.account,
@@ -203,13 +209,15 @@ def _insert(*, proposal: Proposal, action_id: str, order: Order, beside: Beside)
         state_since=beside.now,
     )
     action.save(force_insert=True)
-    keep_decision(action_id=action_id, number=1, facts=facts, beside=beside, decision=decision)
+    kept = keep_decision(
+        action_id=action_id, number=1, facts=facts, beside=beside, decision=decision
+    )
     if proposal.note:
         AgentNote.objects.create(action=action, text=proposal.note)
     RefundEvent.objects.bulk_create(
         _first_events(action=action, order=order, decision=decision, beside=beside)
     )
-    return action
+    return action, kept
 
 
 def _first_due(*, state: State, now: datetime) -> datetime | None:

@@ -1,0 +1,223 @@
+"""An action as callers see it: one shape everywhere, read by one query however many they are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models.functions import JSONObject
+from pydantic import BaseModel, Field
+
+from approvals.models import Approval
+from effects.models import Case
+from effects.states import FINAL_STATES, State
+from policies.models import DecisionRecord
+from refunds.models import RefundAction
+
+# What the caller should do next, by state. Read by models: no sentence may invite a second
+# proposal, and none uses a word that a tool loop takes for a reason to try again.
+NEXT: dict[State, str] = {
+    State.HELD: "Recorded and on hold; nothing was sent. It goes on by itself: tell the customer "
+    "that it is being looked at, and read this action later.",
+    State.AWAITING_APPROVAL: "Recorded; a person decides. Nothing was sent. Tell the customer that "
+    "it is being reviewed, and read this action later.",
+    State.AUTHORIZED: "Allowed, and about to be sent by itself. Tell the customer that it is in "
+    "progress, and read this action again.",
+    State.SUBMITTING: "It is being sent. Do not propose it again, under these ids or others. Tell "
+    "the customer that it is in progress, and read this action again.",
+    State.UNKNOWN: "It was sent and its outcome is not known yet; it is being found out. Do not "
+    "propose it again, under these ids or others. Tell the customer that it is in progress, and "
+    "read this action later.",
+    State.PENDING: "The payment provider has accepted it and not settled it yet. Do not propose it "
+    "again. Tell the customer that it is on its way.",
+    State.SUCCEEDED: "Refunded. There is nothing left to do; tell the customer that it is done.",
+    State.FAILED_FINAL: "The payment provider could not carry it out. A person has it: do not "
+    "propose it again, and tell the customer that somebody will write.",
+    State.REJECTED: "Decided against; nothing was sent. Do not propose it again. Tell the customer "
+    "what was decided, or hand over to a person.",
+    State.EXPIRED: "Nobody decided in time; nothing was sent. A person has it: do not propose it "
+    "again, and tell the customer that somebody will write.",
+    State.CANCELLED: "Withdrawn; nothing was sent. There is nothing left to do.",
+}
+
+# How soon another read can show something new, by who moves the state on.
+POLL_AFTER_SECONDS: dict[State, int] = {
+    State.HELD: 60,
+    State.AWAITING_APPROVAL: 60,
+    State.AUTHORIZED: 2,
+    State.SUBMITTING: 5,
+    State.UNKNOWN: 30,
+    State.PENDING: 3600,
+}
+
+
+class RuleAnswer(BaseModel):
+    """What one rule said."""
+
+    rule: str
+    verdict: Literal["ALLOW", "REVIEW", "HOLD", "DENY"]
+    why: str
+
+
+class DecisionAnswer(BaseModel):
+    """The newest run of the policy."""
+
+    verdict: Literal["ALLOW", "REVIEW", "HOLD", "DENY"]
+    policy_version: int
+    rules: list[RuleAnswer]
+
+
+class ApprovalAnswer(BaseModel):
+    """The newest decision of a person, without the person."""
+
+    approved: bool
+    decided_at: datetime
+    expires_at: datetime | None
+
+
+class ProviderAnswer(BaseModel):
+    """The payment provider's own name for it, once there is one."""
+
+    name: str
+    refund_id: str | None
+    status: str | None
+
+
+class CaseAnswer(BaseModel):
+    """What waits for a person, and until when."""
+
+    reason: str
+    due_at: datetime
+
+
+class ActionAnswer(BaseModel):
+    """One refund action. Amounts are integer minor units of `currency`."""
+
+    action_id: str
+    order_id: str
+    request_id: str
+    state: State
+    amount_minor: int
+    currency: str
+    reason: str
+    order_version: int = Field(description="the order's version that its decision is bound to")
+    payload_hash: str
+    decision: DecisionAnswer | None
+    approval: ApprovalAnswer | None
+    provider: ProviderAnswer
+    attempts: int
+    case: CaseAnswer | None = Field(description="the oldest open case, if a person has one")
+    final: bool
+    retry: Literal["never"]
+    next: str = Field(description="one sentence: what to do now")
+    poll_after_seconds: int | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ActionPage(BaseModel):
+    """Actions of one order, newest first."""
+
+    data: list[ActionAnswer]
+    next_cursor: str | None
+
+
+def read_answers(actions: QuerySet[RefundAction]) -> list[tuple[int, ActionAnswer]]:
+    """The answers of these actions, each with its primary key, in their order. One query."""
+    rows = actions.values(*_COLUMNS, "pk", public_order_id=F("order__order_id"), **_beside())
+    return [(row["pk"], _answer(row)) for row in rows]
+
+
+def read_answer(*, action_id: str) -> ActionAnswer | None:
+    """One action's answer, or None when there is no such action. One query."""
+    found = read_answers(RefundAction.objects.filter(action_id=action_id))
+    return found[0][1] if found else None
+
+
+def answer_of_new(*, action: RefundAction, decision: DecisionRecord) -> ActionAnswer:
+    """The answer of an action that was just recorded, from what recording it gave. No query."""
+    return _answer(
+        {name: getattr(action, name) for name in _COLUMNS}
+        | {
+            "public_order_id": action.order.order_id,
+            "newest_decision": {
+                name: getattr(decision, name) for name in ("verdict", "policy_version", "rules")
+            },
+            "newest_approval": None,
+            "open_case": None,
+        }
+    )
+
+
+_COLUMNS = (
+    "action_id",
+    "request_id",
+    "state",
+    "amount_minor",
+    "currency",
+    "reason",
+    "bound_version",
+    "payload_hash",
+    "provider",
+    "provider_ref",
+    "provider_status",
+    "attempt_count",
+    "created_at",
+    "updated_at",
+)
+
+
+def _beside() -> dict[str, Subquery]:
+    def newest(rows: QuerySet[Any], order_by: str, *names: str) -> Subquery:
+        found = JSONObject(**{name: name for name in names})
+        return Subquery(rows.order_by(order_by).values(found=found)[:1])
+
+    same = OuterRef("action_id")
+    return {
+        "newest_decision": newest(
+            DecisionRecord.objects.filter(action_id=same),
+            "-number",
+            *("verdict", "policy_version", "rules"),
+        ),
+        "newest_approval": newest(
+            Approval.objects.filter(action_id=same),
+            "-number",
+            *("approved", "decided_at", "expires_at"),
+        ),
+        "open_case": newest(
+            Case.objects.filter(action_id=same, closed_at__isnull=True),
+            "opened_at",
+            *("reason", "due_at"),
+        ),
+    }
+
+
+def _answer(row: dict[str, Any]) -> ActionAnswer:
+    state = State(row["state"])
+    return ActionAnswer(
+        action_id=row["action_id"],
+        order_id=row["public_order_id"],
+        request_id=row["request_id"],
+        state=state,
+        amount_minor=row["amount_minor"],
+        currency=row["currency"],
+        reason=row["reason"],
+        order_version=row["bound_version"],
+        payload_hash=row["payload_hash"],
+        decision=row["newest_decision"],
+        approval=row["newest_approval"],
+        provider=ProviderAnswer(
+            name=row["provider"],
+            refund_id=row["provider_ref"] or None,
+            status=row["provider_status"] or None,
+        ),
+        attempts=row["attempt_count"],
+        case=row["open_case"],
+        final=state in FINAL_STATES,
+        retry="never",
+        next=NEXT[state],
+        poll_after_seconds=POLL_AFTER_SECONDS.get(state),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

@@ -1,0 +1,294 @@
+"""The HTTP API for merchants' backends: orders and refunds. Contract: docs/api.md.
+
+Each view is one service call. No provider is called here: a proposal is one short transaction, and
+a worker acts after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import NinjaAPI, Path, Query
+from ninja.openapi.schema import OpenAPISchema
+from pydantic import BaseModel
+
+from agents.answers import ActionAnswer, ActionPage, answer_of_new, read_answer, read_answers
+from agents.bearer import AgentBearer
+from agents.door import problem_of, refuse_unknown_parameters
+from agents.models import AgentKey
+from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem
+from agents.request_id import request_id
+from agents.shapes import ActionId, Cursor, Identifier, OrderAnswer, OrderIn, ProposalIn
+from agents.strict_json import StrictParser, parse_object, require_json
+from kernel.errors import InvalidInput
+from refunds.models import Order, RefundAction
+from refunds.orders import mirror_order
+from refunds.propose import (
+    Conflict,
+    Proposal,
+    Recorded,
+    Replayed,
+    StaleBelief,
+    UnknownOrder,
+    propose_refund,
+)
+from refunds.withdraw import TooLate, withdraw_refund
+
+log = logging.getLogger(__name__)
+
+PAGE_MAX = 50
+
+
+class DoorAPI(NinjaAPI):
+    """Ninja, with a document that says what is sent: problems have a media type of their own."""
+
+    def get_openapi_schema(self, **kwargs: Any) -> OpenAPISchema:
+        """The OpenAPI document, version 3.1."""
+        document = super().get_openapi_schema(**kwargs)
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                for status, response in operation["responses"].items():
+                    _describe(int(status), response)
+        return document
+
+
+def _describe(status: int, response: dict[str, Any]) -> None:
+    headers = {"X-Request-ID": "names this request in logs and history"}
+    if status >= 400:
+        response["content"] = {CONTENT_TYPE: response["content"]["application/json"]}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        headers["Retry-After"] = "seconds"
+    response["headers"] = {
+        name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+    }
+
+
+api = DoorAPI(
+    title="Refund Once",
+    version="1",
+    description="Proposes refunds and tells what became of them. An action is identified by the "
+    "merchant's own order and request ids; the same proposal again is answered with its action, "
+    "for ever, and never refunds twice.",
+    parser=StrictParser(),
+    auth=AgentBearer(),
+    urls_namespace="api",
+)
+
+
+def _on_exception(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
+    return problem_of(error if isinstance(error, Exception) else error())
+
+
+api.add_exception_handler(Exception, _on_exception)
+
+
+def _answers(successes: dict[int, Any], *problems: Kind) -> dict[int, Any]:
+    """Every status a call can have, declared."""
+    always = (Kind.UNAUTHORIZED, Kind.INVALID_FIELD, Kind.INTERNAL, Kind.UNAVAILABLE)
+    return {**successes, **{kind.status: ProblemDetails for kind in (*always, *problems)}}
+
+
+_BODY = (Kind.MALFORMED_JSON, Kind.BODY_TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE)
+
+
+@api.put(
+    "/orders/{order_id}",
+    response=_answers({201: OrderAnswer, 200: OrderAnswer}, *_BODY),
+    operation_id="mirror_order",
+    summary="Mirror an order",
+)
+def put_order(request: HttpRequest, order_id: Path[Identifier], order: OrderIn) -> HttpResponse:
+    """State an order, whole. Repeating it changes nothing; an older `source_version` neither."""
+    refuse_unknown_parameters(request)
+    try:
+        mirrored = mirror_order(facts=order.facts(order_id=order_id), actor=_actor(request))
+    except InvalidInput as error:
+        log.info("Order not changed: %s", error.field, extra={"action": "order.refused"})
+        raise
+    return _json(OrderAnswer.of(mirrored.order), status=201 if mirrored.created else 200)
+
+
+@api.get(
+    "/orders/{order_id}",
+    response=_answers({200: OrderAnswer}, Kind.ORDER_UNKNOWN),
+    operation_id="get_order",
+    summary="An order's balances",
+)
+def get_order(request: HttpRequest, order_id: Path[Identifier]) -> HttpResponse:
+    """What was captured, refunded, reserved and disputed, and what may still be refunded."""
+    refuse_unknown_parameters(request)
+    order = Order.objects.filter(order_id=order_id).first()
+    return _order_unknown(order_id) if order is None else _json(OrderAnswer.of(order))
+
+
+@api.post(
+    "/refunds",
+    response=_answers(
+        {201: ActionAnswer, 200: ActionAnswer},
+        Kind.ORDER_UNKNOWN,
+        Kind.ACTION_CONFLICT,
+        Kind.STALE_BALANCE,
+        *_BODY,
+    ),
+    operation_id="propose_refund",
+    summary="Propose a refund",
+)
+def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
+    """Record one refund and decide it. 201: new. 200: the same was here before, and this is it.
+
+    The policy's verdict is part of the answer, whatever it is. A proposal whose answer was lost may
+    be sent again, exactly as it was.
+    """
+    refuse_unknown_parameters(request)
+    proposed = propose_refund(
+        proposal=Proposal(
+            **proposal.model_dump(), proposer=_key(request).prefix, request_ref=request_id()
+        )
+    )
+    if isinstance(proposed, UnknownOrder):
+        return _order_unknown(proposed.order_id)
+    if isinstance(proposed, StaleBelief):
+        return problem(
+            Kind.STALE_BALANCE,
+            detail=f"Refunded so far: {proposed.refunded_minor}, not {proposed.believed_minor}. "
+            f"Nothing was recorded. Read the order, and ask whether this refund is still wanted.",
+        )
+    if isinstance(proposed, Recorded):
+        answer = answer_of_new(action=proposed.action, decision=proposed.decision)
+        _told("Recorded", "proposal.recorded", answer)
+        return _json(answer, status=201)
+    return _known(proposed)
+
+
+def _known(proposed: Replayed | Conflict) -> HttpResponse:
+    answer = _must_read(proposed.action.action_id)
+    if isinstance(proposed, Conflict):
+        _told("Conflict", "proposal.conflict", answer)
+        return problem(
+            Kind.ACTION_CONFLICT,
+            detail=f"{answer.action_id} exists with another {', '.join(proposed.differing)}. "
+            "Nothing was changed or sent. Read the action below; do not choose other ids to get "
+            "round it.",
+            differing=proposed.differing,
+            action=answer,
+        )
+    _told("Replayed", "proposal.replayed", answer)
+    response = _json(answer)
+    response["Idempotent-Replayed"] = "true"
+    return response
+
+
+@api.get(
+    "/refunds/{action_id}",
+    response=_answers({200: ActionAnswer}, Kind.ACTION_UNKNOWN),
+    operation_id="get_refund",
+    summary="A refund action",
+)
+def get_refund(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
+    """Its state, its decision, and one sentence on what to do next."""
+    refuse_unknown_parameters(request)
+    answer = read_answer(action_id=action_id)
+    return _action_unknown(action_id) if answer is None else _json(answer)
+
+
+@api.get(
+    "/refunds",
+    response=_answers({200: ActionPage}, Kind.ORDER_UNKNOWN),
+    operation_id="list_refunds",
+    summary="An order's refund actions",
+)
+def list_refunds(
+    request: HttpRequest, order_id: Query[Identifier], cursor: Query[Cursor | None] = None
+) -> HttpResponse:
+    """Newest first, 50 at a time; `cursor` takes the `next_cursor` of the page before."""
+    refuse_unknown_parameters(request, "order_id", "cursor")
+    actions = RefundAction.objects.filter(order__order_id=order_id).order_by("-pk")
+    if cursor is not None:
+        actions = actions.filter(pk__lt=int(cursor))
+    found = read_answers(actions[: PAGE_MAX + 1])
+    if not found and not Order.objects.filter(order_id=order_id).exists():
+        return _order_unknown(order_id)
+    page = found[:PAGE_MAX]
+    more = str(page[-1][0]) if len(found) > PAGE_MAX else None
+    return _json(ActionPage(data=[answer for _, answer in page], next_cursor=more))
+
+
+@api.post(
+    "/refunds/{action_id}/withdraw",
+    response=_answers({200: ActionAnswer}, Kind.ACTION_UNKNOWN, Kind.TOO_LATE, *_BODY),
+    operation_id="withdraw_refund",
+    summary="Withdraw a refund",
+)
+def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
+    """Take it back before a worker has it. 200 also when it was withdrawn before. Takes no body."""
+    refuse_unknown_parameters(request)
+    _refuse_fields(request)
+    withdrawn = withdraw_refund(action_id=action_id, actor=_actor(request))
+    if withdrawn is None:
+        return _action_unknown(action_id)
+    answer = _must_read(action_id)
+    if isinstance(withdrawn, TooLate):
+        _told("Too late to withdraw", "withdrawal.too_late", answer)
+        return problem(
+            Kind.TOO_LATE,
+            detail=f"The action is {answer.state} already; nothing was changed. {answer.next}",
+            action=answer,
+        )
+    _told("Withdrawn", "withdrawal.done", answer)
+    return _json(answer)
+
+
+def _refuse_fields(request: HttpRequest) -> None:
+    """Many clients send `{}` with every POST; anything more would be ignored, so it is refused."""
+    if request.body:
+        require_json(request)
+        fields = parse_object(request.body)
+        if fields:
+            raise InvalidInput(field=next(iter(fields))[:80], reason="is not a known field")
+
+
+def _key(request: HttpRequest) -> AgentKey:
+    key = getattr(request, "auth", None)
+    if not isinstance(key, AgentKey):
+        raise TypeError(type(key))
+    return key
+
+
+def _actor(request: HttpRequest) -> str:
+    return f"agent:{_key(request).prefix}"
+
+
+def _must_read(action_id: str) -> ActionAnswer:
+    answer = read_answer(action_id=action_id)
+    if answer is None:
+        raise LookupError(action_id)  # actions are never deleted
+    return answer
+
+
+def _order_unknown(order_id: str) -> HttpResponse:
+    return problem(
+        Kind.ORDER_UNKNOWN,
+        detail=f"Order {order_id} has not been mirrored. Nothing was recorded. The merchant's "
+        f"backend mirrors it with PUT /api/v1/orders/{order_id}.",
+    )
+
+
+def _action_unknown(action_id: str) -> HttpResponse:
+    return problem(Kind.ACTION_UNKNOWN, detail=f"There is no action {action_id}. Nothing was done.")
+
+
+def _told(what: str, event: str, answer: ActionAnswer) -> None:
+    log.info(
+        "%s: %s",
+        what,
+        answer.state,
+        extra={"action": event, "action_id": answer.action_id, "state": answer.state.value},
+    )
+
+
+def _json(answer: BaseModel, *, status: int = 200) -> HttpResponse:
+    return HttpResponse(answer.model_dump_json(), status=status, content_type="application/json")

@@ -1,0 +1,72 @@
+"""`manage.py agent_key create NAME | list | revoke PREFIX`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from agents.keys import create_key, revoke_key
+from agents.models import AgentKey
+from kernel.errors import InvalidInput
+
+
+class Command(BaseCommand):
+    """The key itself goes to stdout and the sentences to stderr: `KEY=$(… create shop)` works."""
+
+    help = "Creates, lists and revokes the keys that a merchant's backend calls the API with."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        create = actions.add_parser("create", help="make a key and print it, once")
+        create.add_argument("name", help="whose key it is, like shop-backend")
+        create.add_argument("--scope-note", default="", help="what it is meant for, for people")
+        actions.add_parser("list", help="every key, without its secret")
+        revoke = actions.add_parser("revoke", help="end a key at once")
+        revoke.add_argument("prefix", help="the public part, as `list` shows it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["action"] == "create":
+            self._create(name=options["name"], scope_note=options["scope_note"])
+        elif options["action"] == "revoke":
+            self._revoke(prefix=options["prefix"])
+        else:
+            self._list()
+
+    def _create(self, *, name: str, scope_note: str) -> None:
+        try:
+            created = create_key(name=name, scope_note=scope_note)
+        except InvalidInput as error:
+            raise CommandError(f"The name {error.reason}. No key was made.") from error
+        self.stdout.write(created.key)
+        self.stderr.write(
+            f"Key {created.prefix} for {name} was made. It is shown this once and cannot be shown "
+            "again: only its digest is kept. Send it as `Authorization: Bearer <key>`; end it with "
+            f"`manage.py agent_key revoke {created.prefix}`."
+        )
+
+    def _list(self) -> None:
+        keys = AgentKey.objects.order_by("created_at")
+        for key in keys:
+            state = f"revoked {key.revoked_at:%Y-%m-%d}" if key.revoked_at else "in use"
+            used = f"last used {key.last_used_on}" if key.last_used_on else "never used"
+            note = f"  {key.scope_note}" if key.scope_note else ""
+            self.stdout.write(
+                f"{key.prefix}  {key.name}  made {key.created_at:%Y-%m-%d}  {state}  {used}{note}"
+            )
+        if not keys:
+            self.stderr.write("There are no keys. Make one: manage.py agent_key create NAME")
+
+    def _revoke(self, *, prefix: str) -> None:
+        revoked = revoke_key(prefix=prefix)
+        if revoked is None:
+            raise CommandError(
+                f"There is no key {prefix!r}; nothing was changed. The prefixes are shown by "
+                "`manage.py agent_key list`."
+            )
+        self.stderr.write(
+            f"Key {prefix} is revoked. Requests with it are answered 401 from now on; actions that "
+            "it proposed go on."
+            if revoked
+            else f"Key {prefix} was revoked before; nothing was changed."
+        )

@@ -1,0 +1,196 @@
+"""What callers may send, and an order as they see it. Every field that is not named is refused."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from kernel.errors import InvalidInput
+from kernel.identity import IDENTIFIER_PATTERN
+from kernel.money import AMOUNT_MINOR_MAX, require_currency
+from providers.stripe.accounts import ACCOUNT_PATTERN
+from refunds.models import Order
+from refunds.orders import OrderFacts
+from refunds.propose import NOTE_CHARACTERS_MAX
+
+LINES_MAX = 200
+# A merchant's clock that is wrong by decades is a mistake, and a year 1 does not fit every zone.
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+_LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+# No control characters: these end up in headers, logs and on people's screens.
+_ONE_LINE = r"^[^\x00-\x1f\x7f]+$"
+
+
+def _time(value: object) -> datetime:
+    try:
+        if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+            raise ValueError
+        time = datetime.fromisoformat(value.upper())
+        if not _EARLIEST <= time <= _LATEST:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise PydanticCustomError(
+            "time",
+            "must be a time with its zone between 2000 and 2100, like 2026-11-30T14:05:00Z",
+        ) from None
+    return time
+
+
+def _currency(value: str) -> str:
+    try:
+        return require_currency(value)
+    except InvalidInput as error:
+        raise PydanticCustomError("currency", "{reason}", {"reason": error.reason}) from None
+
+
+Identifier = Annotated[str, Field(pattern=f"^{IDENTIFIER_PATTERN}$", examples=["4821"])]
+ActionId = Annotated[
+    str,
+    Field(
+        pattern=f"^refund:order-{IDENTIFIER_PATTERN}:request-{IDENTIFIER_PATTERN}$",
+        examples=["refund:order-4821:request-3"],
+    ),
+]
+Cursor = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}$")]
+Currency = Annotated[
+    str, Field(pattern="^[A-Za-z]{3}$", examples=["USD"]), AfterValidator(_currency)
+]
+Minor = Annotated[int, Field(ge=0, le=AMOUNT_MINOR_MAX, examples=[7900])]
+Time = Annotated[datetime, BeforeValidator(_time)]
+OneLine = Annotated[str, Field(max_length=80, pattern=_ONE_LINE)]
+
+
+class _Sent(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class ProposalIn(_Sent):
+    """A refund to be proposed. Both ids belong to the merchant's systems, never to a model."""
+
+    order_id: Identifier
+    request_id: Identifier = Field(examples=["3"])
+    amount_minor: int = Field(ge=1, le=AMOUNT_MINOR_MAX, examples=[7900])
+    currency: Currency
+    reason: Identifier = Field(examples=["requested_by_customer"])
+    note: str = Field(
+        default="",
+        max_length=NOTE_CHARACTERS_MAX,
+        description="what the agent wrote; kept apart, shown to people as untrusted",
+    )
+    refunded_so_far_minor: Minor | None = Field(
+        default=None, description="what the caller believes; 412 when it is not so"
+    )
+
+
+class PaymentIn(_Sent):
+    """What the order was paid with. It stays once a refund of the order exists."""
+
+    provider: Literal["stripe"]
+    payment_intent: str = Field(pattern="^pi_[A-Za-z0-9_]{1,77}$", examples=["pi_3PxT0kL2eZvKYlo2"])
+    account: str = Field(
+        default="",
+        max_length=80,
+        pattern=f"^{ACCOUNT_PATTERN}$",
+        description="empty: the platform's own account; acct_…: a connected one",
+    )
+    method: str = Field(default="", max_length=40, pattern=r"^[A-Za-z0-9_.-]*$", examples=["card"])
+
+
+class CustomerIn(_Sent):
+    """Whom it was sold to. Kept with the order, never in history or logs."""
+
+    ref: OneLine = Field(examples=["cus_88"])
+    email: str = Field(
+        max_length=254,
+        pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$",
+        examples=["ada@example.com"],
+    )
+    risk: Identifier | None = Field(default=None, examples=["low"])
+
+
+class LineIn(_Sent):
+    """One line of the order."""
+
+    line_id: OneLine
+    amount_minor: Minor
+    tax_minor: Minor | None = None
+    final_sale: bool | None = None
+    returned: bool | None = None
+
+
+class OrderIn(_Sent):
+    """An order as the merchant's system states it, whole: what is left out is emptied."""
+
+    currency: Currency
+    captured_minor: Minor
+    payment: PaymentIn
+    customer: CustomerIn
+    placed_at: Time
+    delivered_at: Time | None = None
+    shipping_minor: Minor | None = None
+    lines: list[LineIn] = Field(default=[], max_length=LINES_MAX)
+    source_version: Minor = Field(
+        default=0, description="orders the merchant's own statements: an older one changes nothing"
+    )
+
+    @model_validator(mode="after")
+    def _lines_differ(self) -> OrderIn:
+        ids = [line.line_id for line in self.lines]
+        if len(set(ids)) != len(ids):
+            raise PydanticCustomError("lines", "lines: each line_id may stand there once")
+        return self
+
+    def facts(self, *, order_id: str) -> OrderFacts:
+        """The order for `refunds.orders.mirror_order`."""
+        details: dict[str, Any] = self.model_dump(
+            mode="json", include={"delivered_at", "shipping_minor", "lines"}, exclude_none=True
+        )
+        if self.customer.risk is not None:
+            details["risk"] = self.customer.risk
+        return OrderFacts(
+            order_id=order_id,
+            currency=self.currency,
+            captured_minor=self.captured_minor,
+            provider=self.payment.provider,
+            payment_ref=self.payment.payment_intent,
+            account=self.payment.account,
+            payment_method=self.payment.method,
+            customer_ref=self.customer.ref,
+            customer_email=self.customer.email,
+            placed_at=self.placed_at,
+            source_version=self.source_version,
+            details=details,
+        )
+
+
+class OrderAnswer(BaseModel):
+    """An order's balances in minor units of `currency`. Nothing of the customer is given back.
+
+    `refundable_minor` is what may still be sent; negative when the provider shows more refunded
+    or disputed than was captured.
+    """
+
+    order_id: str
+    version: int
+    source_version: int
+    currency: str
+    captured_minor: int
+    refunded_minor: int
+    reserved_minor: int
+    disputed_minor: int
+    settled_otherwise_minor: int
+    refundable_minor: int
+    dispute_state: Literal["none", "inquiry", "open", "won", "lost"]
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, order: Order) -> OrderAnswer:
+        """The answer of one order."""
+        return cls.model_validate({name: getattr(order, name) for name in cls.model_fields})
