@@ -26,6 +26,7 @@ from effects.outcomes import (
     Unknown,
     Unreadable,
 )
+from effects.states import State
 from kernel.errors import Bug
 
 
@@ -104,20 +105,28 @@ def _may_still_send(*, kind: EffectKind, token: UUID) -> bool:
 
     One query by the database's clock. The lease must outlast the whole call, so that a sweep
     cannot find the lease over while the bytes are still on their way. This is the one function
-    past which bytes leave, so the age of the key is enforced here, whatever was asked for.
+    past which bytes leave, so the age of the key is enforced here, whatever was asked for. So is
+    the state: a late answer under an older key may have settled the action since the claim.
     """
     total = timedelta(seconds=settings.PROVIDER_TOTAL_TIMEOUT_SECONDS)
     resend = timedelta(seconds=settings.KEY_RESEND_SECONDS)
     row = (
         kind.attempt_model._default_manager.filter(token=token)
-        .values_list("closed_at", "lease_until", "action__key_first_used_at", DatabaseNow())
+        .values_list(
+            "closed_at",
+            "lease_until",
+            "action__state",
+            "action__key_first_used_at",
+            DatabaseNow(),
+        )
         .first()
     )
     if row is None:
         return False
-    closed_at, lease_until, key_first_used_at, now = row
+    closed_at, lease_until, state, key_first_used_at, now = row
     return (
         closed_at is None
+        and state == State.SUBMITTING
         and lease_until - now >= total
         and key_first_used_at is not None
         and now - key_first_used_at < resend
