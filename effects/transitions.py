@@ -32,7 +32,9 @@ _SETTLED_BY: dict[State, tuple[Case.Kind, ...]] = {
         Case.Kind.CANNOT_SEND,
         Case.Kind.PENDING_TOO_LONG,
     ),
-    State.SUBMITTING: (Case.Kind.CANNOT_SEND, Case.Kind.STALE_APPROVAL),
+    # Not CANNOT_SEND: another try is no sign that it can be sent, and may be turned away too.
+    State.SUBMITTING: (Case.Kind.STALE_APPROVAL,),
+    State.UNKNOWN: (Case.Kind.CANNOT_SEND,),
     State.AUTHORIZED: (
         Case.Kind.UNKNOWN_OUTCOME,
         Case.Kind.STALE_APPROVAL,
