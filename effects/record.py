@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 
 from effects import cases, crashpoints
 from effects.crashpoints import crash_point
@@ -27,7 +28,7 @@ from effects.outcomes import (
     Unknown,
 )
 from effects.send import Sent
-from effects.states import FINAL_STATES, State
+from effects.states import State
 from effects.transitions import move, note, postpone
 from kernel.errors import Bug
 
@@ -38,6 +39,9 @@ BACKOFF_MAX_SECONDS = 300.0
 # "to a case after an hour" (design, The way of a refund, 7).
 CANNOT_SEND_CASE_SECONDS = 3600
 
+# Whether the provider acted is asked only in these; an answer that says no moves nothing else.
+_OPEN_QUESTION = (State.SUBMITTING, State.UNKNOWN)
+
 
 def record(*, kind: EffectKind, token: UUID, sent: Sent, actor: str) -> None:
     """Write one answer down, with everything that follows from it. One transaction.
@@ -46,8 +50,10 @@ def record(*, kind: EffectKind, token: UUID, sent: Sent, actor: str) -> None:
     2. Close that attempt with the answer, and resolve it if the answer proves anything. An
        attempt that was closed meanwhile keeps its row; the late answer goes into the history.
     3. Success and acceptance move the action from any state, and resolve every attempt under
-       the same key, since the provider makes one effect of one key.
-    4. A refusal, or proof of not sent, moves it only if no other attempt is unresolved.
+       the same key, since the provider makes one effect of one key. Not when it is late about an
+       effect that the action is known by already: that was read since, and may have failed.
+    4. A refusal, or proof of not sent, moves it only while it is SUBMITTING or UNKNOWN, and only
+       if no other attempt is unresolved: that one's answer, or its lease, decides.
     5. Anything else is UNKNOWN, due for reconciliation.
     6. What the look before the send showed is written down too.
 
@@ -89,6 +95,8 @@ def _record(
         )
 
     if isinstance(outcome, Succeeded | Pending):
+        if late and outcome.effect.ref == locked.action.provider_ref:
+            return  # older than what the action knows of this effect
         adopt(
             kind=kind,
             locked=locked,
@@ -101,13 +109,16 @@ def _record(
         _refused(
             kind=kind, locked=locked, outcome=outcome, others=others, actor=actor, data=evidence
         )
-    elif isinstance(outcome, NotSent | RateLimited):
-        _turned_away(kind=kind, locked=locked, outcome=outcome, others=others, data=evidence)
-    elif isinstance(outcome, Misconfigured):
-        pause_account(locked=locked, reason=outcome.reason, evidence=evidence)
-        _turned_away(kind=kind, locked=locked, outcome=outcome, others=others, data=evidence)
+    elif isinstance(outcome, NotSent | RateLimited | Misconfigured):
+        if isinstance(outcome, Misconfigured):
+            pause_account(locked=locked, reason=outcome.reason, evidence=evidence)
+        _turned_away(
+            kind=kind, locked=locked, outcome=outcome, others=others, actor=actor, data=evidence
+        )
     elif isinstance(outcome, Unknown):
-        _unknown(kind=kind, locked=locked, outcome=outcome, data=evidence)
+        _unknown(
+            kind=kind, locked=locked, outcome=outcome, others=others, actor=actor, data=evidence
+        )
     else:
         raise Bug(f"unhandled outcome {outcome!r}")
 
@@ -267,11 +278,11 @@ def _refused(
     actor: str,
     data: dict[str, Any],
 ) -> None:
-    """A definite no: final, unless another attempt is open or the provider must be read first."""
-    if locked.action.state in FINAL_STATES or locked.action.state == State.PENDING:
-        return  # settled meanwhile by better evidence; the history has the late answer
+    """A definite no: final, unless the provider must be read first."""
+    if others or locked.action.state not in _OPEN_QUESTION:
+        return  # the history has the late answer
     data = {"code": outcome.code, **data}
-    if others or outcome.read_first:
+    if outcome.read_first:
         _to_unknown(kind=kind, locked=locked, actor=actor, data=data, due_at=locked.now)
         return
     columns: dict[str, Any] = {}
@@ -299,15 +310,12 @@ def _turned_away(
     locked: Locked,
     outcome: NotSent | RateLimited | Misconfigured,
     others: tuple[UUID, ...],
+    actor: str,
     data: dict[str, Any],
 ) -> None:
     """This attempt did nothing: back by due time, with backoff, and to a case after an hour."""
     action = locked.action
-    if action.state not in (State.SUBMITTING, State.UNKNOWN):
-        return
-    if others:
-        if action.state == State.SUBMITTING:
-            _to_unknown(kind=kind, locked=locked, actor="worker", data=data, due_at=locked.now)
+    if others or action.state not in _OPEN_QUESTION:
         return
     waiting_since = action.waiting_since or locked.now
     waited = (locked.now - waiting_since).total_seconds()
@@ -319,7 +327,7 @@ def _turned_away(
         locked=locked,
         target=State.AUTHORIZED,
         event=f"{kind.name}.not_sent",
-        actor="worker",
+        actor=actor,
         data=data,
         due_at=locked.now + timedelta(seconds=pause),
         waiting_since=waiting_since,
@@ -338,14 +346,21 @@ def _turned_away(
         )
 
 
-def _unknown(*, kind: EffectKind, locked: Locked, outcome: Unknown, data: dict[str, Any]) -> None:
-    action = locked.action
-    if action.state == State.SUBMITTING:
+def _unknown(
+    *,
+    kind: EffectKind,
+    locked: Locked,
+    outcome: Unknown,
+    others: tuple[UUID, ...],
+    actor: str,
+    data: dict[str, Any],
+) -> None:
+    if locked.action.state == State.SUBMITTING and not others:
         first_delay = settings.RECONCILE_DELAYS_SECONDS[0]
         _to_unknown(
             kind=kind,
             locked=locked,
-            actor="worker",
+            actor=actor,
             data=data,
             due_at=locked.now + timedelta(seconds=first_delay),
         )
@@ -393,6 +408,10 @@ def pause_account(*, locked: Locked, reason: str, evidence: dict[str, Any]) -> N
     """Stop sends to an account whose key, mode or id the provider does not accept."""
     action = locked.action
     scope = f"account:{action.provider}:{action.account}"
+    # One switch is on per scope: one that ran out must not be taken for the pause.
+    Switch.objects.filter(scope=scope, ended_at__isnull=True, until__lte=locked.now).update(
+        ended_at=F("until"), ended_by="system"
+    )
     Switch.objects.bulk_create(
         [
             Switch(
