@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 
-from effects.outcomes import Evidence
+from effects.claim import Claimed, claim
+from effects.kinds import Reading
+from effects.outcomes import Evidence, Outcome, ProviderEffect
+from effects.record import record, resolve_attempts
+from effects.send import Sent
+from effects.states import State
 from effects.transitions import move
 from policies.rules import Parameters
 from policies.versions import DEFAULT_PARAMETERS, publish
@@ -20,7 +26,7 @@ from providers.registry import override_provider
 from providers.sandbox import Sandbox
 from providers.stripe.adapter import StripeProvider
 from refunds.kind import REFUND
-from refunds.models import Order, RefundAction
+from refunds.models import Order, RefundAction, RefundAttempt
 from refunds.orders import OrderFacts, mirror_order
 from refunds.propose import Proposal, Recorded, propose_refund
 
@@ -141,7 +147,9 @@ def stand_at(row: RefundAction, state: str, **columns: Any) -> RefundAction:
 def skew_clock(seconds: float) -> None:
     """Move the database clock of this connection; 0 puts it right."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('refund_once.clock_skew_seconds', %s, false)", [str(seconds)])
+        cursor.execute(
+            "SELECT set_config('refund_once.clock_skew_seconds', %s, false)", [str(seconds)]
+        )
 
 
 @contextmanager
@@ -159,3 +167,76 @@ def stripe_at(sandbox: Sandbox) -> Iterator[StripeProvider]:
 
 
 NO_EVIDENCE = Evidence()
+
+
+# -- one answer at a time -------------------------------------------------------------------------
+
+
+def effect(of: RefundAction, *, ref: str | None = None, **fields: Any) -> ProviderEffect:
+    """The provider's refund of an action, as it would show it: succeeded unless said otherwise."""
+    values: dict[str, Any] = {
+        "ref": ref or next_id("re_"),
+        "amount_minor": of.amount_minor,
+        "currency": of.currency,
+        "payment_ref": of.order.payment_ref,
+        "status": fields.get("settlement", "succeeded"),
+        "settlement": "succeeded",
+        "metadata": {"action_id": of.action_id, "instance": settings.INSTANCE},
+    }
+    return ProviderEffect(**(values | fields))
+
+
+def claimed(row: RefundAction) -> Claimed:
+    """Claim an action, as a worker does."""
+    result = claim(kind=REFUND, action_id=row.action_id, worker="worker:test")
+    if not isinstance(result, Claimed):
+        raise AssertionError(result.reason)
+    return result
+
+
+def answered(token: UUID, outcome: Outcome, *, reading: Reading | None = None) -> None:
+    """Record what an attempt came back with, as a worker does."""
+    record(
+        kind=REFUND,
+        token=token,
+        sent=Sent(outcome=outcome, reading=reading),
+        actor="worker:test",
+    )
+
+
+def lease_over(row: RefundAction) -> RefundAction:
+    """What the sweep makes of a SUBMITTING action whose worker never came back: UNKNOWN."""
+    with transaction.atomic():
+        locked = REFUND.lock(action_id=row.action_id)
+        if locked is None:
+            raise AssertionError(row.action_id)
+        RefundAttempt.objects.filter(action=row, closed_at__isnull=True).update(
+            closed_at=locked.now, outcome="no_answer"
+        )
+        move(
+            kind=REFUND,
+            locked=locked,
+            target=State.UNKNOWN,
+            event="refund.lease_over",
+            actor="test",
+            data={},
+            due_at=locked.now,
+            unknown_since=locked.action.unknown_since or locked.now,
+        )
+    return fresh(row)
+
+
+def not_executed(row: RefundAction) -> None:
+    """What reconciliation writes down when it proved that the attempts did nothing."""
+    with transaction.atomic():
+        locked = REFUND.lock(action_id=row.action_id)
+        if locked is None:
+            raise AssertionError(row.action_id)
+        resolve_attempts(
+            kind=REFUND, locked=locked, resolution="not_executed", resolved_by="reconciliation"
+        )
+
+
+def refunds_on_the_wire(sandbox: Sandbox) -> list[dict[str, Any]]:
+    """Every refund request that reached the sandbox."""
+    return sandbox.requests(method="POST", path="/v1/refunds")
