@@ -52,6 +52,8 @@ def check_create(params: Params) -> None:
                 message=f"Missing required param: {name}.",
             )
     forms.integer(params, "amount", minimum=1)
+    for name in ("currency", "customer", "description", "payment_method"):
+        forms.text(params, name)
     forms.choice(params, "capture_method", ("automatic", "automatic_async", "manual"))
     forms.boolean(params, "confirm")
     forms.metadata(params)

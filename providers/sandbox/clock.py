@@ -4,6 +4,7 @@ import heapq
 import itertools
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 
@@ -79,7 +80,10 @@ class Scheduler:
                     if not self._due or self._due[0][0] > self._clock.now():
                         return
                     _, _, act = heapq.heappop(self._due)
-                act()
+                try:
+                    act()
+                except Exception:  # a bug; what else is due must still happen
+                    traceback.print_exc()
 
     def _loop(self) -> None:
         while True:

@@ -215,6 +215,7 @@ class Control:
         known = ("succeed", "pending", "fail-late", "requires-action")
         if behaviour not in (None, *known):
             raise ControlError(f"behaviour is one of {', '.join(known)}. Nothing was made.")
+        _check_amount(amount)
         world = self._world
         with world.transaction():
             owner = self._owner(account)
@@ -249,6 +250,8 @@ class Control:
         metadata: dict[str, str] | None = None,
     ) -> Body:
         """A refund made by hand in the dashboard: no idempotency key, by default no metadata."""
+        if amount is not None:
+            _check_amount(amount)
         world = self._world
         with world.transaction():
             owner, charge = self._charge(payment)
@@ -257,7 +260,7 @@ class Control:
             )
             if amount is None:
                 amount = left
-            if amount <= 0 or amount > left:
+            if amount > left or amount == 0:
                 raise ControlError(f"{left} is left on {payment}. Nothing was refunded.")
             return wire(
                 api_refunds.make(
@@ -398,7 +401,7 @@ class Control:
         if request.method == "DELETE" and name == "faults":
             name = "faults-clear"
         try:
-            arguments: Body = dict(parse_qsl(request.query))
+            arguments: Body = {name: _typed(text) for name, text in parse_qsl(request.query)}
             if request.body:
                 arguments |= json.loads(request.body)
         except (ValueError, TypeError):
@@ -473,6 +476,20 @@ def _payment_line(owner: Account, charge: Object, refunds: list[Object]) -> Body
         "refunded": refund_states.live_minor(refunds),
         "disputed": charge["disputed"],
     }
+
+
+def _check_amount(amount: object) -> None:
+    if type(amount) is not int or amount <= 0:
+        raise ControlError(f"An amount is a positive integer, not {amount!r}. Nothing was made.")
+
+
+def _typed(text: str) -> Any:
+    """A value of a query: a number, true, false or null where it reads as one, else text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(value, dict | list | str) else value
 
 
 def _json(status: int, body: Body, after: Callable[[], None] | None = None) -> Answer:

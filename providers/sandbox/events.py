@@ -76,6 +76,9 @@ def check_list(params: Params) -> None:
     types = params.get("types", [])
     if not isinstance(types, list):
         raise errors.invalid("Invalid array", param="types")
+    forms.text(params, "type")
+    if not all(isinstance(each, str) for each in types):
+        raise errors.invalid("Invalid array", param="types")
     if len(types) > TYPES_MAX:
         raise errors.invalid(f"You may only specify up to {TYPES_MAX} types.", param="types")
 

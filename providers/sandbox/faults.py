@@ -102,6 +102,8 @@ def _swapped(params: Params, answer: Answer, exchange: Exchange) -> Answer:
     others = exchange.refunds_other_than(mine.get("id"))
     if others:
         other = others[-1]
+    elif "error" in mine:
+        return answer  # nothing to bend, nothing to show instead
     else:
         shared = ids.infix()
         other = mine | {

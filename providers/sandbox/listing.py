@@ -31,6 +31,8 @@ def in_range(value: float, bounds: dict[str, int]) -> bool:
 
 def check_cursors(params: Params) -> None:
     forms.integer(params, "limit", minimum=1, maximum=LIMIT_MAX)
+    forms.text(params, "starting_after")
+    forms.text(params, "ending_before")
     if "starting_after" in params and "ending_before" in params:
         raise errors.invalid("You cannot parameterize both starting_after and ending_before.")
 

@@ -6,6 +6,7 @@ trace), execution (remembered under the key, 500 included), answer. Faults act a
 
 import base64
 import binascii
+import contextlib
 import json
 import sys
 import traceback
@@ -33,6 +34,8 @@ def answer(world: World, request: Request) -> Answer:
         late = world.faults.take("answer", exchange)
         if late is not None and late.kind.change is not None:
             made = late.kind.change(late.params, made, exchange)
+    except ConnectionAbortedError:
+        made = Answer(0, b"").sent_by("reset")
     except Exception:
         # A bug of the sandbox must not look like a scripted fault.
         traceback.print_exc(file=sys.stderr)
@@ -222,7 +225,7 @@ def _execute(
         late_seconds = rule.params["hang_seconds"] + rule.params["seconds"]
         world.scheduler.at(
             world.clock.now() + late_seconds,
-            lambda: _carry_out(exchange, endpoint, call, record, None) and None,
+            lambda: _carry_out_late(exchange, endpoint, call, record),
         )
         return Answer(0, b"").sent_by("hang-reset", seconds=rule.params["hang_seconds"])
     try:
@@ -244,6 +247,13 @@ def _execute(
     return answer.with_header("Stripe-Should-Retry", _should_retry(exchange, rule, status))
 
 
+def _carry_out_late(
+    exchange: Exchange, endpoint: Endpoint, call: Call, record: KeyRecord | None
+) -> None:
+    with contextlib.suppress(ConnectionAbortedError):
+        _carry_out(exchange, endpoint, call, record, None)
+
+
 def _charge_to_lock(endpoint: Endpoint, call: Call) -> str | None:
     if endpoint.charge_to_lock is None:
         return None
@@ -262,6 +272,9 @@ def _carry_out(
     world = exchange.world
     error = rule.kind.error(rule.params, exchange) if rule and rule.kind.error else None
     with world.transaction():
+        if world.stopping.is_set():
+            # What executed now might miss the state file: break off instead of promising it.
+            raise ConnectionAbortedError
         stored = True
         try:
             if error is not None and rule is not None and not rule.execute_first:
@@ -274,7 +287,7 @@ def _carry_out(
         except StripeError as problem:
             status, body, stored = problem.status, exchange.error_body(problem), problem.stored
         except Exception:
-            world.keys.drop(record) if record is not None else None
+            _drop(world, record)
             raise
         if record is not None and stored:
             record.status, record.body = status, body

@@ -64,11 +64,14 @@ class Settings:
 
     def change(self, **changes: Any) -> None:
         """Set fields by name. Raises ValueError for a name or a value that does not fit."""
-        known = {field.name: field for field in fields(self)}
+        known, defaults = {field.name for field in fields(self)}, Settings()
+        fitted = {}
         for name, value in changes.items():
             if name not in known:
                 raise ValueError(f"There is no setting {name!r}. Nothing was changed.")
-            setattr(self, name, _fit(name, getattr(Settings(), name), value))
+            fitted[name] = _fit(name, getattr(defaults, name), value)
+        for name, value in fitted.items():
+            setattr(self, name, value)
 
     def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -92,7 +95,7 @@ _MAY_BE_NONE = {
 
 def _fit(name: str, default: Any, value: Any) -> Any:
     """A JSON value, or text from the command line, as the type of this setting."""
-    wrong = ValueError(f"Setting {name} cannot be {value!r}. It was left as it is.")
+    wrong = ValueError(f"Setting {name} cannot be {value!r}. Nothing was changed.")
     if value is None or value in ("none", "null"):
         if name in _MAY_BE_NONE:
             return None

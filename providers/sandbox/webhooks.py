@@ -141,10 +141,14 @@ class Webhooks:
     def _deliver(self, delivery: Delivery) -> None:
         world, event = self._world, delivery.event
         with world.lock:
+            if world.accounts.get(delivery.account.id) is not delivery.account:
+                return  # a reset has forgotten this event
             payload = json.dumps(events.rendered(event), ensure_ascii=False, indent=2).encode()
         status, problem = self._post(delivery.endpoint, payload)
         delivered = status is not None and 200 <= status < 300
         with world.transaction():
+            if world.accounts.get(delivery.account.id) is not delivery.account:
+                return
             self.attempts.append(
                 {
                     "event": event["id"],

@@ -53,7 +53,7 @@ class Server:
 
     def down(self, seconds: float) -> None:
         """Refuse connections for a while (real time), then come back on the same port."""
-        self._accepting = False
+        self._leave()
         self._close_listener()
         self._drop_connections()
 
@@ -68,7 +68,7 @@ class Server:
         The listening socket stays, nothing is accepted, and its queue is kept full: Linux then
         drops every further SYN. Its sender repeats it, so a patient client gets through afterwards.
         """
-        self._accepting = False
+        self._leave()
         self._listener.listen(0)
         self._drop_connections()
         fillers = [socket.socket(self._family) for _ in range(4)]
@@ -98,6 +98,13 @@ class Server:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+    def _leave(self) -> None:
+        """Accept nothing more. Raises ValueError when that is so already."""
+        with self._lock:
+            if not self._accepting:
+                raise ValueError("The sandbox is down already. Nothing was changed.")
+            self._accepting = False
 
     def _come_back(self, seconds: float, act: Callable[[], None]) -> None:
         def wait() -> None:

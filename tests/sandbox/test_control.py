@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -141,6 +142,43 @@ def test_a_wrong_setting_is_refused(sandbox: Sandbox, wrong: dict[str, object]) 
     with pytest.raises(ValueError, match=next(iter(wrong))):
         sandbox.settings(**wrong)
     assert sandbox.settings() == before
+    with pytest.raises(ValueError, match="Nothing was changed"):
+        sandbox.settings(charge_lock_seconds=5, **wrong)
+    assert sandbox.settings() == before
+
+
+@pytest.mark.parametrize("amount", [0, -5, "500", 5.0, True, None])
+def test_a_payment_needs_a_whole_positive_amount(sandbox: Sandbox, amount: object) -> None:
+    with pytest.raises(ValueError, match="positive integer"):
+        sandbox.call("payment", amount=amount)
+
+
+def test_a_query_can_carry_numbers(sandbox: Sandbox) -> None:
+    with urllib.request.urlopen(f"{sandbox.url}/_sandbox/payment?amount=500&id=pi_1") as got:
+        assert json.load(got)["payment_intent"]["amount"] == 500
+
+
+def test_going_down_twice_is_refused(sandbox: Sandbox) -> None:
+    sandbox.down(0.3)
+    with pytest.raises(ValueError, match="down already"):
+        sandbox.down(0.3)
+
+
+def test_what_waits_when_the_sandbox_stops_is_not_executed(tmp_path: Path) -> None:
+    state = tmp_path / "state.jsonl"
+    sandbox = Sandbox(state=state).start()
+    payment = paid(sandbox)
+    sandbox.latency(60_000)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(failure, lambda: refund(stripe_client(sandbox), payment))
+        while not sandbox.requests("POST"):
+            time.sleep(0.01)
+        sandbox.stop()
+        waiting.result()
+    assert sandbox.refunds() == []
+    with Sandbox(state=state) as again:
+        assert again.refunds() == []
+        assert refund(stripe_client(again), payment).status == "succeeded"
 
 
 def test_the_readme_names_every_fault_setting_and_call() -> None:

@@ -1,10 +1,11 @@
 """Lists of refunds and events: order, cursors, filters."""
 
+import pytest
 import stripe
 
 from providers.sandbox import Sandbox
 
-from .calls import failure, paid, refund
+from .calls import connected, failure, paid, raw_request, refund, until_closed
 
 
 def test_refunds_are_listed_newest_first_and_paged_without_gaps(
@@ -93,3 +94,48 @@ def test_events_are_gone_after_thirty_days(sandbox: Sandbox, client: stripe.Stri
     sandbox.advance(31 * 86_400)
     left = {event.type for event in client.v1.events.list().data}
     assert "refund.created" not in left
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "starting_after[a]=1",
+        "payment_intent[a]=1",
+        "charge[]=1",
+        "created[near]=1",
+        "created=soon",
+        "limit[]=1",
+        "wat=1",
+        "[]=1",
+        "a[b=1",
+    ],
+)
+def test_malformed_parameters_are_a_400(sandbox: Sandbox, query: str) -> None:
+    with connected(sandbox) as sock:
+        sock.sendall(raw_request("GET", f"/v1/refunds?{query}", Connection="close"))
+        assert until_closed(sock).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b'{"amount": 1}'),
+        ("application/x-www-form-urlencoded", b"amount=\xff\xfe"),
+        ("application/x-www-form-urlencoded", b"payment_intent[a]=1"),
+        ("application/x-www-form-urlencoded", b"charge=ch_1&metadata[a][b]=1"),
+        ("application/x-www-form-urlencoded", b"charge=ch_1&metadata=text"),
+    ],
+)
+def test_malformed_forms_are_a_400(sandbox: Sandbox, content_type: str, body: bytes) -> None:
+    head = (
+        "POST /v1/refunds HTTP/1.1\r\nAuthorization: Bearer sk_test_sandbox\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with connected(sandbox) as sock:
+        sock.sendall(head.encode() + body)
+        assert until_closed(sock).startswith(b"HTTP/1.1 400 ")
+
+
+def test_an_unknown_url_is_a_404(client: stripe.StripeClient) -> None:
+    error = failure(lambda: client.raw_request("get", "/v1/refunds/search"))
+    assert error.http_status == 404
