@@ -62,6 +62,19 @@ def _start_time(pid: int) -> str | None:
     return asked.stdout.strip() or None
 
 
+def _signal_group(pid: int, started: str | None, number: int) -> None:
+    """Signal the group that the process led, unless its number belongs to somebody else by now.
+
+    The system gives no process the number of a group that still has members.
+    """
+    if _start_time(pid) not in (None, started):
+        return
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # nobody is left in it
+
+
 class Process:
     """One child. `command` is run as it stands, with `env` as its whole environment, as
     `user` when that is given (and we are root)."""
@@ -88,6 +101,7 @@ class Process:
         self.stdin = stdin
         self.stop_signal = stop_signal
         self._popen: subprocess.Popen[bytes] | None = None
+        self._started: str | None = None
         self._log_start = 0
 
     @property
@@ -124,17 +138,18 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._started = _start_time(self.pid)
         self._write_down()
         if self.stdin is not None and self._popen.stdin is not None:
             self._popen.stdin.write(self.stdin)
             self._popen.stdin.close()
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the child and to everything in its process group."""
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass  # it ended by itself a moment ago
+        """Send a signal to the child and to everything in its process group.
+
+        Also when the child itself is gone: its own children may not be.
+        """
+        _signal_group(self.pid, self._started, number)
 
     def stop(self, *, timeout_seconds: float = STOP_SECONDS) -> None:
         """Ask it to end; when it does not, end its whole group."""
@@ -146,7 +161,6 @@ class Process:
                 self._popen.wait(timeout_seconds)
             except subprocess.TimeoutExpired:
                 pass
-        # Also when the child itself is gone: its own children may not be.
         self.signal_group(signal.SIGKILL)
         self._popen.wait()
         self._record.unlink(missing_ok=True)
@@ -195,7 +209,7 @@ class Process:
             json.dumps(
                 {
                     "pid": self.pid,
-                    "started": _start_time(self.pid),
+                    "started": self._started,
                     "stop_signal": int(self.stop_signal),
                 }
             )
@@ -222,11 +236,6 @@ def end_strays(folder: Path) -> list[str]:
             deadline = time.monotonic() + STOP_SECONDS
             while _start_time(pid) == started and time.monotonic() < deadline:
                 time.sleep(0.05)
-        try:
-            # A killed leader's children are still in its group; the number of a group that has
-            # members is not given to anybody else.
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
+        _signal_group(pid, started, signal.SIGKILL)
         record.unlink(missing_ok=True)
     return ended

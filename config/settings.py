@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import django_stubs_ext
+from django.templatetags.static import static
 from psycopg.conninfo import conninfo_to_dict
 
 from config.environment import environment_or_exit
 from config.logs import logging_settings
 from config.schedule import beat_schedule
+
+# Django's classes whose stubs are generic (Paginator[Any], ModelAdmin[Order]) accept the brackets at
+# run time too. https://github.com/typeddjango/django-stubs#i-cannot-use-queryset-or-manager-with-type-annotations
+django_stubs_ext.monkeypatch()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENVIRONMENT = environment_or_exit()
@@ -253,6 +259,8 @@ UNFOLD = {
     "SITE_HEADER": "Refund Once",
     "SITE_SUBHEADER": ENVIRONMENT.instance,
     "SHOW_HISTORY": False,
+    "DASHBOARD_CALLBACK": "console.landing.landing",
+    "STYLES": [lambda request: static("console/console.css")],
 }
 LOGIN_URL = "admin:login"
 

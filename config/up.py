@@ -17,7 +17,7 @@ from pathlib import Path
 
 from config.development import DATA_DIR, STACK_ENV
 from config.embedded.places import FolderLock, private_folder
-from config.processes import ServerError, free_port, port_is_free
+from config.processes import ServerError, end_strays, free_port, port_is_free
 from config.stack import Stack
 
 #: A process that ends this often in a row is not started again: something is wrong with it.
@@ -87,8 +87,12 @@ def persistent_stack(*, env: dict[str, str] | None = None) -> Generator[Stack]:
             "Stop it with Ctrl-C in its terminal first."
         )
     try:
+        folder = DATA_DIR / "logs"
+        # Before a port is chosen: what is left of a killed run may still hold it.
+        for name in end_strays(folder):
+            say(f"ended {name}, left behind by an earlier run")
         stack = Stack(
-            folder=DATA_DIR / "logs",
+            folder=folder,
             servers_folder=private_folder(),
             sandbox_state=DATA_DIR / "sandbox.state",
             env={k: v for k, v in kept_secrets().items() if k not in os.environ} | (env or {}),
@@ -143,10 +147,8 @@ def main() -> int:
     interrupt_on_signals()
     try:
         with persistent_stack() as stack:
-            say(
-                f"staff site   {stack.url}/admin/   (log-in: .venv/bin/python manage.py "
-                f"createsuperuser)"
-            )
+            say(f"staff site   {stack.url}/admin/")
+            say("log-in       .venv/bin/python manage.py createsuperuser")
             say(f"HTTP API     {stack.url}/api/v1/docs")
             say(f"provider     {stack.sandbox_url}")
             say(f"logs         {stack.folder}")

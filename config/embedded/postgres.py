@@ -14,6 +14,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import psycopg
@@ -31,6 +32,10 @@ READY_SECONDS = 60.0
 #: What keeps data through a power cut and costs most of the time. Off only where the data is
 #: thrown away anyway.
 THROWAWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+#: Reasons not to start that pass: somebody took the port meanwhile; a killed server's children are
+#: still ending.
+PASSING = ("could not bind", "shared memory block", "lock file")
+START_TRIES = 10
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -130,7 +135,7 @@ class Postgres:
         1. End what a killed starter left running on this folder.
         2. Make the cluster when there is none; one that was cut short is made again.
         3. Refuse the data of another major version.
-        4. Start; when the port was taken meanwhile, try another.
+        4. Start; try again when what stands in the way passes.
         5. Make the database when it is missing.
         """
         end_strays(self.folder)
@@ -139,16 +144,17 @@ class Postgres:
         if not self.data.exists():
             self._initdb(bin_folder)
         self._refuse_other_version(bin_folder)
-        for remaining in (2, 1, 0):
+        for remaining in range(START_TRIES - 1, -1, -1):
             self.port = free_port()
             try:
                 self._start_once(bin_folder)
                 break
             except ServerError:
-                taken = "could not bind" in self.process.last_words()
+                said = self.process.last_words()
                 self.process.stop()
-                if not taken or not remaining:
+                if not remaining or not any(words in said for words in PASSING):
                     raise
+                time.sleep(0.3)
         with self.connect("postgres") as connection:
             known = connection.execute(
                 "SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]
