@@ -32,6 +32,19 @@ def open_case(
     locked.open_cases += 1
 
 
+def open_case_once(
+    *,
+    kind: Case.Kind,
+    effect: str,
+    locked: Locked,
+    reason: str,
+    evidence: dict[str, Any],
+) -> None:
+    """As `open_case`, unless a person has closed one of this kind: "too long" is told once."""
+    if not Case.objects.filter(action_id=locked.action.action_id, kind=kind).exists():
+        open_case(kind=kind, effect=effect, locked=locked, reason=reason, evidence=evidence)
+
+
 def open_account_case(
     *, account: str, reason: str, evidence: dict[str, Any], now: datetime
 ) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
 
 from effects.clock import database_now
 from effects.models import Switch
@@ -14,8 +17,10 @@ _SCOPE = re.compile(
 )
 
 
-def turn_on(*, scope: str, reason: str, actor: str) -> bool:
+def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = None) -> bool:
     """Stop what `scope` covers from being sent; False when that switch was on already.
+
+    `until`: when it ends by itself; None: when somebody turns it off.
 
     Holds from the next claim on. A request that was on the wire by then is not called back.
     Raises InvalidInput.
@@ -31,12 +36,15 @@ def turn_on(*, scope: str, reason: str, actor: str) -> bool:
         )
     # The partial unique index says what "on" means; a switch whose time is over is still on there.
     now = database_now()
+    if until is not None and until <= now:
+        raise InvalidInput(field="until", reason="must be in the future")
     Switch.objects.filter(scope=scope, ended_at__isnull=True, until__lte=now).update(
         ended_at=now, ended_by="its time was over"
     )
     before = Switch.objects.filter(scope=scope, ended_at__isnull=True).exists()
     Switch.objects.bulk_create(
-        [Switch(scope=scope, reason=reason, set_by=actor[:80], set_at=now)], ignore_conflicts=True
+        [Switch(scope=scope, reason=reason, set_by=actor[:80], set_at=now, until=until)],
+        ignore_conflicts=True,
     )
     return not before
 
@@ -47,4 +55,13 @@ def turn_off(*, switch_id: int, actor: str) -> bool:
         Switch.objects.filter(pk=switch_id, ended_at__isnull=True).update(
             ended_at=database_now(), ended_by=actor[:80]
         )
+    )
+
+
+def switches_on(*, now: datetime) -> QuerySet[Switch]:
+    """The switches that stop something at this time, oldest first."""
+    return (
+        Switch.objects.filter(ended_at__isnull=True)
+        .filter(Q(until__isnull=True) | Q(until__gt=now))
+        .order_by("set_at")
     )
