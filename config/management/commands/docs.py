@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ from providers.stripe.classify import render_table
 
 PAGES = ("*.md", "docs/**/*.md")
 _PART = re.compile(
-    r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end generated -->)", re.DOTALL
+    r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end generated -->)",
+    re.DOTALL,
 )
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A Markdown table; a `|` inside a cell is escaped."""
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(
@@ -45,7 +46,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def states() -> str:
     """Every state, what it means and who moves it on."""
-    marks = {state: "start" for state in START_STATES}
+    marks = dict.fromkeys(START_STATES, "start")
     for state in FINAL_STATES:
         marks[state] = "start, final" if state in marks else "final"
     rows = [
@@ -150,10 +151,12 @@ class Command(BaseCommand):
     """`manage.py docs [--check]`"""
 
     help = "Write the generated parts of the documentation (--check: only say what differs)"
-    requires_system_checks: list[str] = []  # noqa: RUF012  # as Django declares it
+    requires_system_checks: list[str] = []  # as Django declares it
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+        parser.add_argument(
+            "--check", action="store_true", help="write nothing; fail on a difference"
+        )
 
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
         differing = []
