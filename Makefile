@@ -46,7 +46,7 @@ demo: deps-run
 	@exec $(PY) -m config.demo $(if $(ONCE),--once)
 
 test: deps
-	@exec $(PY) -m pytest -n $(N) $(T) $(ARGS)
+	@exec $(PY) -m pytest -n $(N) --dist worksteal $(T) $(ARGS)
 
 check: deps
 	$(PY) -m ruff check .

@@ -13,8 +13,8 @@ from config.environment import environment_or_exit
 from config.logs import logging_settings
 from config.schedule import beat_schedule
 
-# Django's classes whose stubs are generic (Paginator[Any], ModelAdmin[Order]) accept the brackets at
-# run time too. https://github.com/typeddjango/django-stubs#i-cannot-use-queryset-or-manager-with-type-annotations
+# Django classes that are generic in their stubs (Paginator[Any]) accept the brackets at run time
+# too. https://github.com/typeddjango/django-stubs
 django_stubs_ext.monkeypatch()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
