@@ -40,7 +40,9 @@ def test_a_part_that_is_out_of_date_is_told_and_then_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "PAGE.md"
-    page.write_text("before\n<!-- generated: rules -->\na stale line\n<!-- end generated -->\nafter\n")
+    page.write_text(
+        "before\n<!-- generated: rules -->\na stale line\n<!-- end generated -->\nafter\n"
+    )
     monkeypatch.setattr(docs, "CHECKOUT", tmp_path)
     with pytest.raises(CommandError, match=r"PAGE\.md"):
         call_command("docs", check=True)
