@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -22,10 +22,14 @@ from kernel.identity import idempotency_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """This worker, and no other, may send the action once before the lease is over."""
+    """This worker, and no other, may send the action once before the lease is over.
+
+    `claimed_at` is database time.
+    """
 
     action: Any
     token: UUID
+    claimed_at: datetime
     idempotency_key: str
     look_first: bool
 
@@ -129,7 +133,13 @@ def _claim(*, kind: EffectKind, action_id: str, worker: str) -> Claimed | NotCla
         claimed_at=locked.now,
         lease_until=lease_until,
     )
-    return Claimed(action=action, token=token, idempotency_key=key, look_first=look_first)
+    return Claimed(
+        action=action,
+        token=token,
+        claimed_at=locked.now,
+        idempotency_key=key,
+        look_first=look_first,
+    )
 
 
 def send_back(*, kind: EffectKind, locked: Locked, verdict: Back, actor: str) -> None:

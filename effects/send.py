@@ -12,7 +12,7 @@ from django.db import connection
 
 from effects import crashpoints
 from effects.claim import Claimed
-from effects.clock import DatabaseNow, database_now
+from effects.clock import DatabaseNow
 from effects.crashpoints import crash_point
 from effects.kinds import Absent, Contradiction, EffectKind, Found, OnlyFailed, Reading
 from effects.outcomes import (
@@ -57,13 +57,13 @@ def send(*, kind: EffectKind, claimed: Claimed) -> Sent:
     refuse_open_transaction()
     reading: Reading | None = None
     if claimed.look_first:
-        read_at = database_now()
         look = kind.look(action=claimed.action)
         if isinstance(look, Unreadable):
             if look.misconfigured:
                 return Sent(outcome=Misconfigured(reason=look.reason, evidence=look.evidence))
             return Sent(outcome=NotSent(reason="could_not_look", evidence=look.evidence))
-        reading = kind.judge(action=claimed.action, look=look, read_at=read_at)
+        # Read later than it was claimed: the earlier time is the safe one, and costs no query.
+        reading = kind.judge(action=claimed.action, look=look, read_at=claimed.claimed_at)
         if reading is None:
             raise Bug("a readable listing was not judged")
         stopped = _stopped_by(reading, generation=claimed.action.generation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -36,6 +37,7 @@ from effects.outcomes import (
     Outcome,
     Pending,
     ProviderEffect,
+    Refused,
     Succeeded,
     Unreadable,
 )
@@ -395,10 +397,11 @@ class RefundKind(EffectKind):
         )
 
     def must_look_first(self, *, locked: Locked) -> bool:
-        """Before the first send under a key, unless the payment was read minutes ago."""
+        """Before every send, unless the payment was read within the last minutes.
+
+        That an earlier attempt was claimed says nothing: its own look may have failed.
+        """
         if not self.promises(action=locked.action).searchable:
-            return False
-        if locked.action.key_first_used_at is not None:
             return False
         read_at = locked.resource.provider_read_at
         return (
@@ -420,12 +423,15 @@ class RefundKind(EffectKind):
         if not isinstance(outcome, Succeeded | Pending) or not outcome.evidence.replayed:
             return outcome
         now = provider.retrieve_refund(refund_ref=outcome.effect.ref, account=action.account)
-        if isinstance(now, Unreadable) or now.settlement not in ("succeeded", "failed"):
-            # Executed for certain, its present status not known: polled as PENDING.
-            return Pending(effect=outcome.effect, evidence=outcome.evidence)
+        if isinstance(now, Unreadable):
+            # Executed for certain, how it stands today is not known: polled as PENDING.
+            effect = replace(outcome.effect, settlement="pending")
+            return Pending(effect=effect, evidence=outcome.evidence)
+        if now.settlement == "failed":
+            return Refused(code="failed", evidence=outcome.evidence, effect=now)
         if now.settlement == "succeeded":
             return Succeeded(effect=now, evidence=outcome.evidence)
-        return _failed_after_all(effect=now, outcome=outcome)
+        return Pending(effect=now, evidence=outcome.evidence)
 
     def look(self, *, action: RefundAction) -> LookUp:
         """List the payment's refunds, all pages."""
@@ -448,10 +454,9 @@ class RefundKind(EffectKind):
             return None
         order = _order_of(action)
         known = set(
-            RefundAction.objects.filter(order=order)
-            .exclude(provider_ref="")
-            .values_list("provider_ref", flat=True)
-        ) | set(ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True))
+            ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True)
+        )
+        known |= _refs_of_own_actions(order=order, look=look)
         judged = matching.judge(
             listing=look,
             action_id=action.action_id,
@@ -497,6 +502,26 @@ def _beside(locked: Locked) -> Beside:
 
 def _order_of(action: RefundAction) -> Order:
     return action.order
+
+
+def _refs_of_own_actions(*, order: Order, look: Listing) -> set[str]:
+    """The refunds in a listing that an action of the order stands for.
+
+    By the id it is known by; or, while that is still being found out, by what we wrote into the
+    refund's metadata: a reservation holds its amount already, and counting it as made elsewhere
+    would take it out of the balance twice.
+    """
+    rows = RefundAction.objects.filter(order=order).values_list(
+        "action_id", "provider_ref", "reserved_minor"
+    )
+    refs = {ref for _, ref, _ in rows}
+    reserving = {action_id for action_id, _, reserved in rows if reserved}
+    return refs | {
+        effect.ref
+        for effect in look.effects
+        if effect.metadata.get("instance") == settings.INSTANCE
+        and effect.metadata.get("action_id") in reserving
+    }
 
 
 def _is_new(stranger: ProviderEffect) -> bool:
@@ -546,12 +571,6 @@ def _judgement(judged: matching.Judgement) -> Judgement:
     if isinstance(judged, matching.Several):
         return Contradiction(reason="several_live_effects", effects=judged.effects)
     raise Bug(f"unhandled judgement {judged!r}")
-
-
-def _failed_after_all(*, effect: ProviderEffect, outcome: Succeeded | Pending) -> Outcome:
-    from effects.outcomes import Refused
-
-    return Refused(code="failed", evidence=outcome.evidence, effect=effect)
 
 
 def what_changed(*, action: RefundAction, order: Order, facts: Facts, now: datetime) -> str:
