@@ -447,7 +447,9 @@ def test_a_switch_that_ran_out_does_not_stand_in_the_way_of_a_pause() -> None:
         builders.claimed(action)
 
 
-def _look(action: RefundAction, *, strangers: tuple[Any, ...] = (), judgement: Any = None) -> Reading:
+def _look(
+    action: RefundAction, *, strangers: tuple[Any, ...] = (), judgement: Any = None
+) -> Reading:
     return Reading(
         judgement=judgement or Absent(),
         strangers=strangers,
