@@ -42,7 +42,11 @@ PAGE_MAX = 50
 
 
 class DoorAPI(NinjaAPI):
-    """Ninja, with a document that says what is sent: problems have a media type of their own."""
+    """Ninja, with problem details for everything that goes wrong, and a document that says so."""
+
+    def on_exception(self, request: HttpRequest, exc: Any) -> HttpResponse:
+        """One place for every exception, instead of Ninja's handlers by class."""
+        return problem_of(exc if isinstance(exc, Exception) else exc())
 
     def get_openapi_schema(self, **kwargs: Any) -> OpenAPISchema:
         """The OpenAPI document, version 3.1."""
@@ -77,13 +81,6 @@ api = DoorAPI(
     auth=AgentBearer(),
     urls_namespace="api",
 )
-
-
-def _on_exception(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
-    return problem_of(error if isinstance(error, Exception) else error())
-
-
-api.add_exception_handler(Exception, _on_exception)
 
 
 def _answers(successes: dict[int, Any], *problems: Kind) -> dict[int, Any]:

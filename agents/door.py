@@ -34,8 +34,6 @@ def around(view: View) -> View:
 
     @wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        # First, so that the id is fit for a header in every log line and answer below.
-        this_request = request_id()
         try:
             response = view(request, *args, **kwargs)
         except Exception as error:
@@ -46,7 +44,7 @@ def around(view: View) -> View:
                 Kind.METHOD_NOT_ALLOWED, detail=f"This address takes {allowed}. Nothing was done."
             )
             response["Allow"] = allowed
-        response["X-Request-ID"] = this_request
+        response["X-Request-ID"] = request_id()
         if not response.has_header("Cache-Control"):
             response["Cache-Control"] = "no-store"
         return response

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from kernel.errors import InvalidInput
@@ -125,6 +125,12 @@ class LineIn(_Sent):
     returned: bool | None = None
 
 
+def _lines_differ(lines: list[LineIn]) -> list[LineIn]:
+    if len({line.line_id for line in lines}) != len(lines):
+        raise PydanticCustomError("lines", "must name each line_id once")
+    return lines
+
+
 class OrderIn(_Sent):
     """An order as the merchant's system states it, whole: what is left out is emptied."""
 
@@ -135,17 +141,12 @@ class OrderIn(_Sent):
     placed_at: Time
     delivered_at: Time | None = None
     shipping_minor: Minor | None = None
-    lines: list[LineIn] = Field(default=[], max_length=LINES_MAX)
+    lines: Annotated[list[LineIn], AfterValidator(_lines_differ)] = Field(
+        default=[], max_length=LINES_MAX
+    )
     source_version: Minor = Field(
         default=0, description="orders the merchant's own statements: an older one changes nothing"
     )
-
-    @model_validator(mode="after")
-    def _lines_differ(self) -> OrderIn:
-        ids = [line.line_id for line in self.lines]
-        if len(set(ids)) != len(ids):
-            raise PydanticCustomError("lines", "lines: each line_id may stand there once")
-        return self
 
     def facts(self, *, order_id: str) -> OrderFacts:
         """The order for `refunds.orders.mirror_order`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from refunds.models import Order, RefundEvent
@@ -92,8 +94,8 @@ def test_an_unknown_order_is_404(caller: Caller) -> None:
 
 
 def test_an_order_is_read_with_one_query_beside_the_key(
-    caller: Caller, django_assert_num_queries
-) -> None:  # type: ignore[no-untyped-def]
+    caller: Caller, django_assert_num_queries: Any
+) -> None:
     read(caller.call("PUT", "/orders/4821", order_body()), 201)
     with django_assert_num_queries(2):
         read(caller.call("GET", "/orders/4821"), 200)

@@ -1,0 +1,58 @@
+"""Schemathesis reads our own OpenAPI document and tries to break what it says."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from agents.keys import create_key
+from config.wsgi import application
+from refunds.models import RefundAction
+from tests import builders
+
+# Enough to try each call's fields within seconds. More: FUZZ_EXAMPLES=2000 pytest tests/agents
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
+
+schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", application)
+
+
+@pytest.fixture
+def key(db: None) -> str:
+    """A key, and rows that a generated id can hit."""
+    order = builders.order(order_id="0")
+    builders.action(order, request_id="0")
+    return create_key(name="fuzz").key
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    derandomize="FUZZ_EXAMPLES" not in os.environ,
+)
+def test_no_request_is_answered_with_5xx_or_what_the_document_does_not_say(
+    case: schemathesis.Case, key: str
+) -> None:
+    case.call_and_validate(
+        headers={"Authorization": f"Bearer {key}"},
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_headers_conformance,
+            response_schema_conformance,
+        ],
+    )
+    assert RefundAction.objects.filter(amount_minor__lte=0).count() == 0
