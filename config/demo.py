@@ -239,7 +239,10 @@ class Story:
         self.provider.fault("reset-after-execution", match={"idempotency_key": action_id})
         # The first list is the look before the send; every later one of this payment fails.
         self.provider.fault(
-            "list-unreadable", match={"params": {"payment_intent": payment}}, skip=1, times=None
+            "list-unreadable",
+            match={"method": "GET", "params": {"payment_intent": payment}},
+            skip=1,
+            times=None,
         )
         self.propose(order_id=order_id, request_id="1", amount_minor=4_500)
         self.wait_for_state(action_id, "UNKNOWN")
@@ -294,6 +297,8 @@ def in_words(kind: str, data: dict[str, Any]) -> tuple[str, str]:
             return f"no usable answer ({data.get('outcome', '')}): UNKNOWN", "?"
         case "looked":
             return f"reads the provider, try {data.get('try', '')}: {data.get('result', '')}", " "
+        case "escalated":
+            return "three tries did not settle it; polling stops", "?"
     return f"{verb.replace('_', ' ')}{' -> ' + data['to'] if 'to' in data else ''}", " "
 
 

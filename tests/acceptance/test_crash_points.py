@@ -104,7 +104,10 @@ def test_a_worker_killed_while_escalating_still_ends_with_a_case(world: World) -
     action_id = f"refund:order-{point}:request-r1"
     world.provider.fault("reset-after-execution", match={"idempotency_key": action_id})
     world.provider.fault(
-        "list-unreadable", match={"params": {"payment_intent": f"pi_{point}"}}, skip=1, times=None
+        "list-unreadable",
+        match={"method": "GET", "params": {"payment_intent": f"pi_{point}"}},
+        skip=1,
+        times=None,
     )
     armed = arm(world, point)
     assert refund(world, point) == action_id

@@ -51,7 +51,7 @@ def start(world: World, fault: str) -> str:
     """Arm a fault for one request of an order named after it, and propose its refund."""
     action_id = f"refund:order-{fault}:request-r1"
     if FAULTS[fault].match["method"] == "GET":
-        match = {"params": {"payment_intent": f"pi_{fault}"}}
+        match = {"method": "GET", "params": {"payment_intent": f"pi_{fault}"}}
     else:
         match = {"idempotency_key": action_id}
     world.order(order_id=fault)
