@@ -113,6 +113,7 @@ class Sandbox(Controls):
         self.api_key = DEFAULT_API_KEY
 
     def start(self) -> Self:
+        self.world.resume()
         self.world.scheduler.start()
         self.world.webhooks.start()
         self._server.start()

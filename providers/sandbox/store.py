@@ -76,6 +76,12 @@ class World:
         if journal is not None:
             self._open(journal)
 
+    def resume(self) -> None:
+        """Go on with what an earlier run left due or undelivered. Webhook endpoints come first."""
+        with self.transaction():
+            for account in self.accounts.values() if self._journal is not None else ():
+                refund_states.resume(self, account)
+
     # Changing things
 
     @contextmanager
@@ -180,8 +186,6 @@ class World:
                     whole += len(line)
             os.truncate(path, whole)
         self._journal = path.open("ab")
-        for account in self.accounts.values():
-            refund_states.resume(self, account)
 
     def _replay(self, entry: list[Any]) -> None:
         match entry:

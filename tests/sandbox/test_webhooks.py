@@ -4,13 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import stripe
 
 from providers.sandbox import Sandbox
 
-from .calls import paid, refund
+from .calls import paid, refund, stripe_client
 
 SECRET = "whsec_current"
 OLD_SECRET = "whsec_previous"
@@ -137,6 +138,25 @@ def test_deliveries_can_be_late(
     assert receiver.got == []
     sandbox.advance(601)
     wait_until(lambda: len(receiver.got) == 1)
+
+
+def test_the_next_run_delivers_what_the_last_one_could_not(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    state = tmp_path / "state.jsonl"
+    with Sandbox(state=state) as first:
+        payment = paid(first)
+        first.webhook("http://127.0.0.1:1/nobody", SECRET, types=REFUND_EVENTS)
+        refund(stripe_client(first), payment)
+        wait_until(lambda: len(first.call("webhooks")["attempts"]) == 1)
+    second = Sandbox(state=state)
+    second.webhook(receiver.url, SECRET, types=REFUND_EVENTS)
+    with second:
+        wait_until(lambda: len(receiver.got) == 1)
+        client = stripe_client(second)
+        wait_until(lambda: not client.v1.events.list({"delivery_success": False}).data)
+    with Sandbox(state=state) as third:
+        assert not stripe_client(third).v1.events.list({"delivery_success": False}).data
 
 
 def test_an_unreachable_endpoint_is_an_undelivered_event(
