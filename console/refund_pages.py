@@ -1,0 +1,284 @@
+"""Orders, refunds and their history; on a refund that awaits a person, approve and reject."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.decorators.http import require_POST
+from unfold.decorators import display
+
+from approvals.decide import Refused, Why, approve, reject
+from approvals.models import Approval
+from console.evidence import LINES_MAX, evidence_of, line_of
+from console.read_only import ReadOnlyAdmin
+from console.words import STATE_COLOURS, action_link, in_words, page_of
+from effects.states import State
+from kernel.money import format_amount
+from policies.models import DecisionRecord
+from refunds.kind import REFUND
+from refunds.models import (
+    AgentNote,
+    ExternalRefund,
+    Order,
+    RefundAction,
+    RefundAttempt,
+    RefundEvent,
+)
+
+
+@admin.register(Order)
+class OrderAdmin(ReadOnlyAdmin):
+    """Balances of an order, and every refund of it."""
+
+    list_display = ("order_id", "captured", "refunded", "reserved", "left", "dispute_state")
+    exact_search = ("order_id", "payment_ref")
+    change_form_outer_before_template = "console/order.html"
+
+    @admin.display(description="captured")
+    def captured(self, order: Order) -> str:
+        """What the customer paid."""
+        return format_amount(order.captured_minor, order.currency)
+
+    @admin.display(description="refunded")
+    def refunded(self, order: Order) -> str:
+        """What went back, ours or not."""
+        return format_amount(order.refunded_minor, order.currency)
+
+    @admin.display(description="in flight")
+    def reserved(self, order: Order) -> str:
+        """What is reserved for refunds whose end is not known."""
+        return format_amount(order.reserved_minor, order.currency)
+
+    @admin.display(description="left to refund")
+    def left(self, order: Order) -> str:
+        """What may still be sent."""
+        return format_amount(order.refundable_minor, order.currency)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """The order, its refunds, and refunds made elsewhere."""
+        order = self.get_object(request, object_id)
+        if order is not None and self.has_view_permission(request, order):
+            extra_context = {
+                "order": order,
+                "balances": [
+                    (words, format_amount(amount, order.currency))
+                    for words, amount in (
+                        ("captured", order.captured_minor),
+                        ("disputed", order.disputed_minor),
+                        ("refunded", order.refunded_minor),
+                        ("in flight", order.reserved_minor),
+                        ("settled otherwise", order.settled_otherwise_minor),
+                        ("left to refund", order.refundable_minor),
+                    )
+                ],
+                "refunds": siblings_of(order),
+                "external": [
+                    (row, format_amount(row.amount_minor, row.currency))
+                    for row in order.external_refunds.order_by("pk")[:LINES_MAX]
+                ],
+                **(extra_context or {}),
+            }
+        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
+        return found
+
+
+def siblings_of(order: Order, *, beside: RefundAction | None = None) -> list[dict[str, Any]]:
+    """The order's refunds, newest first, as a table shows them."""
+    rows = order.actions.order_by("-pk")
+    if beside is not None:
+        rows = rows.exclude(pk=beside.pk)
+    return [
+        {
+            "row": row,
+            "page": page_of(row),
+            "amount": format_amount(row.amount_minor, row.currency),
+            "state_label": State(row.state).label,
+            "state_colour": STATE_COLOURS[row.state],
+        }
+        for row in rows[:LINES_MAX]
+    ]
+
+
+@admin.register(RefundAction)
+class RefundActionAdmin(ReadOnlyAdmin):
+    """One refund: what it is, whose turn it is, and how it came to stand there."""
+
+    list_display = ("action_id", "amount", "shown_state", "state_since", "due_at", "proposed_by")
+    list_filter = ("state",)
+    exact_search = ("action_id", "order__order_id", "provider_ref")
+    list_select_related = ("order",)
+    change_form_outer_before_template = "console/action.html"
+
+    @admin.display(description="amount")
+    def amount(self, action: RefundAction) -> str:
+        """For people."""
+        return format_amount(action.amount_minor, action.currency)
+
+    @display(description="state", label={str(State(k).label): v for k, v in STATE_COLOURS.items()})  # type: ignore[untyped-decorator]
+    def shown_state(self, action: RefundAction) -> str:
+        """Where it stands."""
+        return str(State(action.state).label)
+
+    def get_urls(self) -> list[Any]:
+        """The two decisions beside Django's pages. Both are POST."""
+        wrap = self.admin_site.admin_view
+        return [
+            path("<int:pk>/approve/", wrap(self.approve_view), name="refunds_refundaction_approve"),
+            path("<int:pk>/reject/", wrap(self.reject_view), name="refunds_refundaction_reject"),
+            *super().get_urls(),
+        ]
+
+    @method_decorator(require_POST)
+    def approve_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Approve what the form showed."""
+        return self._decide(request, pk=pk, decide=approve, done="Approved. A worker sends it.")
+
+    @method_decorator(require_POST)
+    def reject_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Reject what the form showed."""
+        return self._decide(request, pk=pk, decide=reject, done="Rejected. Nothing is sent.")
+
+    def _decide(self, request: HttpRequest, *, pk: int, decide: Any, done: str) -> HttpResponse:
+        if not request.user.has_perm(REFUND.decide_permission):
+            raise PermissionDenied
+        action = get_object_or_404(RefundAction, pk=pk)
+        seen = request.POST.get("seen_version", "")
+        if not (seen.isascii() and seen.isdigit() and len(seen) < 19):
+            raise BadRequest("seen_version: must be the order version that the form showed")
+        result = decide(
+            action_id=action.action_id,
+            user=request.user,
+            note=request.POST.get("note", "").replace("\r\n", "\n"),
+            seen_version=int(seen),
+            seen_payload_hash=request.POST.get("seen_payload_hash", ""),
+        )
+        page = page_of(action)
+        if isinstance(result, Refused):
+            if result.why is Why.NOT_PERMITTED:
+                raise PermissionDenied
+            messages.error(request, result.sentence)
+            if result.why is Why.CHANGED_SINCE:
+                page += f"?seen={int(seen)}"
+        else:
+            messages.success(request, done)
+        return HttpResponseRedirect(page)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """The refund with its evidence, and what changed since version `?seen=` of its order."""
+        action = self.get_object(request, object_id)
+        if action is not None and self.has_view_permission(request, action):
+            extra_context = _page(request, action) | (extra_context or {})
+        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
+        return found
+
+
+def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
+    order, seen = action.order, request.GET.get("seen", "")
+    note = AgentNote.objects.filter(action=action).first()
+    return evidence_of(action) | {
+        "order": order,
+        "order_page": page_of(order),
+        "amount": format_amount(action.amount_minor, action.currency),
+        "left": format_amount(order.refundable_minor + action.reserved_minor, order.currency),
+        "agent_note": note.text if note else "",
+        "siblings": siblings_of(order, beside=action),
+        "undecided": action.state == State.AWAITING_APPROVAL,
+        "may_decide": request.user.has_perm(REFUND.decide_permission),
+        "seen": seen,
+        "changed": _changed_since(order, seen=seen),
+    }
+
+
+def _changed_since(order: Order, *, seen: str) -> list[Any]:
+    """The order's history after that version, when a refused decision asks for it."""
+    if not (seen.isascii() and seen.isdigit() and len(seen) < 19):
+        return []
+    rows = RefundEvent.objects.filter(order=order, data__order_version__gt=int(seen))
+    return [
+        (line_of(row, currency=order.currency), row.action)
+        for row in rows.select_related("action").order_by("pk")[:LINES_MAX]
+    ]
+
+
+@admin.register(RefundAttempt)
+class RefundAttemptAdmin(ReadOnlyAdmin):
+    """Requests on the wire."""
+
+    list_display = ("action", "number", "generation", "claimed_at", "outcome", "resolution")
+    exact_search = ("action__action_id",)
+    list_select_related = ("action",)
+
+
+@admin.register(RefundEvent)
+class RefundEventAdmin(ReadOnlyAdmin):
+    """History, newest first."""
+
+    list_display = ("at", "kind", "actor", "order", "action")
+    exact_search = ("action__action_id", "order__order_id")
+    list_select_related = ("action", "order")
+
+
+@admin.register(ExternalRefund)
+class ExternalRefundAdmin(ReadOnlyAdmin):
+    """Refunds of our payments that were made elsewhere."""
+
+    list_display = ("provider_ref", "order", "amount", "status", "made_at", "seen_at")
+    exact_search = ("provider_ref", "order__order_id")
+    list_select_related = ("order",)
+
+    @admin.display(description="amount")
+    def amount(self, row: ExternalRefund) -> str:
+        """For people."""
+        return format_amount(row.amount_minor, row.currency)
+
+
+@admin.register(DecisionRecord)
+class DecisionRecordAdmin(ReadOnlyAdmin):
+    """Every evaluation of a policy."""
+
+    list_display = ("linked_action", "number", "verdict", "policy_version", "facts_read_at")
+    exact_search = ("action_id",)
+    list_display_links = ("number",)
+
+    @admin.display(description="action")
+    def linked_action(self, row: DecisionRecord) -> str:
+        """The id; its page is found by it."""
+        return row.action_id
+
+
+@admin.register(Approval)
+class ApprovalAdmin(ReadOnlyAdmin):
+    """Decisions of people."""
+
+    list_display = ("action_id", "number", "approved", "decided_by", "decided_at", "expires_at")
+    exact_search = ("action_id", "decided_by__username")
+    list_select_related = ("decided_by",)
+    readonly_fields = ("page", "bound_to")
+
+    @admin.display(description="action")
+    def page(self, row: Approval) -> str:
+        """A link to the action."""
+        return action_link(row.action_id)
+
+    @admin.display(description="bound to")
+    def bound_to(self, row: Approval) -> str:
+        """What had to be the same when it was sent."""
+        return "; ".join(f"{label}: {text}" for label, text in in_words(row.facts))
