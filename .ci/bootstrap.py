@@ -35,15 +35,15 @@ def fingerprint(name: str) -> str:
 
 
 def works() -> bool:
-    """Whether its interpreter starts, is this version, and still lies where it was made."""
-    ask = "import sys; print(sys.version_info[:3], sys.prefix)"
+    """Whether its interpreter starts and is this version."""
+    ask = "import sys; print(sys.version_info[:3])"
     try:
         answer = subprocess.run(
             [str(PYTHON), "-c", ask], capture_output=True, text=True, timeout=60
         )
     except OSError:
         return False
-    return answer.stdout.strip() == f"{sys.version_info[:3]} {VENV}"
+    return answer.stdout.strip() == str(sys.version_info[:3])
 
 
 def installed() -> dict[str, str]:
@@ -51,7 +51,8 @@ def installed() -> dict[str, str]:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) else {}
+    # Programs in a virtual environment name their interpreter by its full path: moved, they are dead.
+    return stamp if isinstance(stamp, dict) and stamp.get("made at") == str(VENV) else {}
 
 
 def make_venv() -> None:
@@ -117,7 +118,9 @@ def main() -> None:
         # All files that apply, so that pip sees shared packages once and with one set of hashes.
         names = tuple(n for n in DEV if n in wanted_names or n in have)
         install(names)
-        STAMP.write_text(json.dumps({n: fingerprint(n) for n in names}, indent=1))
+        STAMP.write_text(
+            json.dumps({"made at": str(VENV)} | {n: fingerprint(n) for n in names}, indent=1)
+        )
         say("ready")
 
 

@@ -1,27 +1,28 @@
-"""Remove the private folder of this checkout, after ending what was left running in it."""
+"""Remove what this checkout's servers and stacks keep, after ending what was left running there."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 
+from config.development import DATA_DIR
 from config.embedded.places import FolderLock, private_folder
 from config.processes import end_strays
 
 
 def main() -> None:
-    folder = private_folder()
-    used = [
-        path.parent for path in folder.rglob("in-use.lock") if not FolderLock(path.parent).take()
-    ]
-    if used:
-        sys.exit(
-            f"Something is running in {used[0]} (make up, make demo or a test run). Nothing was "
-            "removed. Stop it first."
-        )
-    end_strays(folder)
-    shutil.rmtree(folder)
-    print(f"removed {folder}")
+    folders = [folder for folder in {private_folder(), DATA_DIR} if folder.exists()]
+    for folder in folders:
+        for lock in folder.rglob("in-use.lock"):
+            if not FolderLock(lock.parent).take():
+                sys.exit(
+                    f"{lock.parent} is in use (make up, make demo or a test run). Nothing was "
+                    "removed. Stop it first."
+                )
+    for folder in folders:
+        end_strays(folder)
+        shutil.rmtree(folder)
+        print(f"removed {folder}")
 
 
 if __name__ == "__main__":
