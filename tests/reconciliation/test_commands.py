@@ -1,0 +1,110 @@
+"""The operator's commands: reconcile, status, pause. They answer in sentences."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from effects.models import Switch
+from effects.states import State
+from refunds.dispatch import dispatch
+from tests import builders
+from tests.reconciliation import ways
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_reconcile_sweeps_now(sandbox):
+    action = ways.unknown(sandbox, fault=ways.EXECUTED)
+    builders.skew_clock(31)
+    assert "1 action" in run("reconcile")
+    assert builders.fresh(action).state == State.SUCCEEDED
+
+
+def test_reconcile_asks_about_one_action_in_any_state(sandbox):
+    action = ways.unknown(sandbox, fault=ways.EXECUTED)
+    said = run("reconcile", "--action", action.action_id, "--by", "grace")
+    assert said.strip() == f"{action.action_id}: The provider shows it. It is succeeded."
+    assert ways.looks(action)[-1]["asked_by"] == "person:grace"
+
+
+def test_reconcile_says_when_there_is_no_such_action():
+    with pytest.raises(CommandError, match="no such action"):
+        run("reconcile", "--action", "refund:order-1:request-none")
+
+
+def test_status_says_when_nothing_waits():
+    assert "Nothing is waiting" in run("status")
+
+
+def test_status_says_what_waits_since_when_and_whose_turn_it_is(sandbox):
+    unknown = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
+    escalated = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
+    submitting = builders.action(builders.order(sandbox=sandbox))
+    authorized = builders.action(builders.order())
+    ways.sweep_at(24 * 3600 + 1)
+    builders.skew_clock(24 * 3600 + 30)
+    builders.claimed(submitting)
+
+    lines = run("status").splitlines()
+
+    def line(action):
+        return next(each for each in lines if action.action_id in each and "Turn:" in each)
+
+    assert "2 refund(s) in UNKNOWN, the oldest first:" in lines
+    assert "key 1 d 0 h old" in line(unknown)
+    assert "Turn: case-owner, who owns its case." in line(escalated)
+    assert "worker that holds its lease" in line(submitting)
+    assert "Turn: a worker." in line(authorized)
+    assert any(each.startswith("2 open case(s)") for each in lines)
+    assert any("Sweep reconciliation.sweep came through" in each for each in lines)
+
+
+def test_pause_stops_sends_and_says_so(sandbox):
+    action = builders.action(builders.order(sandbox=sandbox))
+    assert "Paused" in run("pause", "on", "kind:refund", "--reason", "drill", "--by", "grace")
+    assert "paused already" in run("pause", "on", "kind:refund", "--reason", "again", "--by", "g")
+    assert "kind:refund: drill (grace" in run("pause", "list")
+    assert "Paused: kind:refund" in run("status")
+    dispatch(action_id=action.action_id)
+    assert ways.posts(sandbox) == 0
+
+    assert "not paused any more" in run("pause", "off", "kind:refund", "--by", "grace")
+    assert run("pause", "list").strip() == "Nothing is paused."
+    assert dispatch(action_id=action.action_id) == "succeeded"
+
+
+def test_a_pause_can_end_by_itself():
+    until = "2099-01-01T00:00+01:00"
+    run("pause", "on", "global", "--reason", "drill", "--by", "grace", "--until", until)
+    assert Switch.objects.get().until.isoformat() == "2098-12-31T23:00:00+00:00"
+    assert "until 2098-12-31 23:00 UTC" in run("pause", "list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("on", "everything", "--reason", "x", "--by", "g"), "scope"),
+        (("on", "global", "--reason", " ", "--by", "g"), "reason"),
+        (
+            ("on", "global", "--reason", "x", "--by", "g", "--until", "2001-01-01T00:00"),
+            "in the future",
+        ),
+        (("on", "global", "--reason", "x", "--by", "g", "--until", "soon"), "soon"),
+        (("off", "global", "--by", "g"), "was not paused"),
+        (("on", "global", "--by", "g"), "--reason"),
+        ((), "verb"),
+    ],
+)
+def test_what_cannot_be_paused_is_refused_in_words(arguments, words):
+    with pytest.raises(CommandError, match=words):
+        run("pause", *arguments)
+    assert not Switch.objects.exists()
