@@ -202,7 +202,7 @@ def cancel(call: Call) -> Object:
 
 
 def expire(call: Call) -> Object:
-    """Test helper. That the status becomes `failed` is documented, the reason is not."""
+    """Test helper, for refunds that wait. What Stripe makes of them was not seen: here `failed`."""
     refund = _refund(call)
     if refund["status"] != "requires_action":
         raise invalid("Only refunds with the status requires_action can be expired.")

@@ -79,7 +79,8 @@ def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
     wrong_key = "sk_test_" + "0" * 24
     if request.param == "sandbox":
         with Sandbox() as sandbox:
-            sandbox.latency(10)  # so that requests made at once really overlap, as they do at Stripe
+            # So that requests made at once really overlap, as they do at Stripe.
+            sandbox.latency(10)
             yield Provider(
                 "sandbox",
                 _client(sandbox.api_key, sandbox.url),
