@@ -6,6 +6,7 @@ from django.contrib import admin
 
 from console import case_page, house_pages, people_pages, policy_page, refund_pages
 
+admin.site.index_title = "Now"
 admin.site.index_template = "console/landing.html"
 
 __all__ = ["case_page", "house_pages", "people_pages", "policy_page", "refund_pages"]

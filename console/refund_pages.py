@@ -17,7 +17,7 @@ from approvals.decide import Refused, Why, approve, reject
 from approvals.models import Approval
 from console.evidence import LINES_MAX, evidence_of, line_of
 from console.read_only import ReadOnlyAdmin
-from console.words import STATE_COLOURS, action_link, in_words, page_of
+from console.words import STATE_COLOURS, action_link, in_words, page_of, visible
 from effects.states import State
 from kernel.money import format_amount
 from policies.models import DecisionRecord
@@ -198,7 +198,7 @@ def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
         "order_page": page_of(order),
         "amount": format_amount(action.amount_minor, action.currency),
         "left": format_amount(order.refundable_minor + action.reserved_minor, order.currency),
-        "agent_note": note.text if note else "",
+        "agent_note": visible(note.text) if note else "",
         "siblings": siblings_of(order, beside=action),
         "undecided": action.state == State.AWAITING_APPROVAL,
         "may_decide": request.user.has_perm(REFUND.decide_permission),

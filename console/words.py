@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -28,6 +29,19 @@ STATE_COLOURS: dict[str, str] = {
     State.EXPIRED: "default",
     State.CANCELLED: "default",
 }
+
+
+def visible(text: str) -> str:
+    """Text of strangers with every character that hides, or turns the reading order, spelled out.
+
+    Line breaks and tabs stay. Escaping for HTML is the template's.
+    """
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Co", "Cn")
+        else f"[U+{ord(character):04X}]"
+        for character in text
+    )
 
 
 def duration(seconds: float) -> str:
@@ -61,9 +75,9 @@ def in_words(data: Mapping[str, Any], *, currency: str = "") -> list[tuple[str, 
         elif isinstance(value, Mapping):
             lines += [(f"{label}: {k}", v) for k, v in in_words(value, currency=currency)]
         elif isinstance(value, list):
-            lines.append((label, ", ".join(str(item) for item in value)))
+            lines.append((label, visible(", ".join(str(item) for item in value))))
         else:
-            lines.append((label, str(value)))
+            lines.append((label, visible(str(value))))
     return lines
 
 

@@ -182,6 +182,8 @@ def test_the_agents_words_are_framed_as_untrusted_and_escaped(awaiting):
     assert "Untrusted text written by an agent" in frame
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in frame
     assert "{{ 7|add:7 }}" in frame
+    assert "\u202e" not in text
+    assert "[U+202E]" in frame
 
 
 def test_a_page_says_what_the_state_means_and_whose_turn_it_is(awaiting):
