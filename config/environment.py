@@ -161,7 +161,7 @@ class Environment(Timeouts):
     approval_ttl_seconds: PositiveFloat = 24 * 60 * 60
     #: How often a refund that the provider has not settled is read again.
     pending_poll_seconds: PositiveFloat = 60 * 60
-    #: A payment's refunds read this recently need not be read again before the first send.
+    #: A payment's refunds read this recently need not be read again before a send.
     look_fresh_seconds: PositiveFloat = 120
     #: How long the owner of a case has.
     case_due_seconds: PositiveFloat = 4 * 60 * 60

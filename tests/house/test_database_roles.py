@@ -1,4 +1,4 @@
-"""docs/operations.md, "Two database roles": what a role that owns no table can and cannot do."""
+"""docs/running.md, "Two database roles": what a role that owns no table can and cannot do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def as_the_application() -> None:
     """This transaction, continued under the role that the page makes."""
-    page = (CHECKOUT / "docs" / "operations.md").read_text()
+    page = (CHECKOUT / "docs" / "running.md").read_text()
     (statements,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     with connection.cursor() as cursor:
         cursor.execute(statements)
