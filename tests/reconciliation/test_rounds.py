@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
 from django.conf import settings
+from django.db import connection
 
 from approvals.decide import approve
 from effects.models import Breaker, Case
@@ -13,7 +15,8 @@ from effects.outcomes import Evidence, Succeeded
 from effects.states import State
 from providers.registry import override_provider
 from providers.stripe.adapter import StripeProvider
-from reconciliation import resolve
+from reconciliation import escalate, resolve
+from reconciliation.sweep import sweep
 from refunds.dispatch import dispatch
 from refunds.models import ExternalRefund, RefundAttempt
 from tests import builders
@@ -84,7 +87,7 @@ def test_not_found_before_the_settle_time_proves_nothing(sandbox):
     assert "is not: did not happen" in look["remark"]
     assert "settle time" in look["why_inconclusive"]
     # The later tries wait until they can conclude.
-    assert action.due_at >= claimed_at + timedelta(seconds=settings.SETTLE_SECONDS)
+    assert ways.due_at(action) >= claimed_at + timedelta(seconds=settings.SETTLE_SECONDS)
 
 
 def test_later_tries_wait_for_the_settle_time(sandbox, settings):
@@ -514,7 +517,8 @@ def test_an_open_breaker_does_not_stop_the_window(sandbox):
         account="stripe:", failures=5, open_until=database_now() + timedelta(hours=2)
     )
     ways.sweep_at(24 * 3600 - 30)
-    assert builders.fresh(action).due_at == action.unknown_since + timedelta(hours=24)
+    assert action.unknown_since is not None
+    assert ways.due_at(action) == action.unknown_since + timedelta(hours=24)
 
     ways.sweep_at(24 * 3600 + 1)
 
@@ -543,3 +547,67 @@ def test_a_round_costs_so_many_queries_and_no_more(sandbox, django_assert_num_qu
     now = database_now()
     with django_assert_num_queries(20):
         resolve.resolve_one(kind=REFUND, now=now, seen=[])
+
+
+def test_an_escalation_whose_process_died_is_made_by_the_next_sweep(sandbox, monkeypatch):
+    def die(name):
+        raise _Killed
+
+    action = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
+    sandbox.fault("list-unreadable", times=None)
+    ways.sweep_at(31)
+    ways.sweep_at(200)
+    with monkeypatch.context() as patch:
+        patch.setattr(escalate, "crash_point", die)
+        with pytest.raises(_Killed):
+            ways.sweep_at(1_000)
+    # Case, event and the end of polling are one transaction: none of them, and the try is counted.
+    assert (ways.open_cases(action), builders.fresh(action).tries) == ({}, 3)
+    assert "refund.escalated" not in ways.history(action)
+    reads = ways.reads(sandbox)
+
+    ways.sweep_at(1_100)
+
+    assert Case.Kind.UNKNOWN_OUTCOME in ways.open_cases(action)
+    assert ways.history(action).count("refund.escalated") == 1
+    assert builders.fresh(action).due_at is None
+    assert ways.reads(sandbox) == reads
+
+
+def test_late_answers_and_rounds_at_the_same_time_settle_each_action_once(sandbox):
+    """Case T21: the one who finds out and the one who sent meet on the same rows."""
+    actions = [ways.unknown(sandbox, fault=ways.EXECUTED) for _ in range(8)]
+    refs = {refund["metadata"]["action_id"]: refund["id"] for refund in sandbox.refunds()}
+    tokens = dict(RefundAttempt.objects.values_list("action_id", "token"))
+    together = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def in_a_thread(work):
+        def run():
+            try:
+                builders.skew_clock(31)
+                together.wait(timeout=30)
+                work()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                connection.close()
+
+        return threading.Thread(target=run)
+
+    def answer():
+        for action in reversed(actions):
+            effect = builders.effect(action, ref=refs[action.action_id])
+            builders.answered(tokens[action.pk], Succeeded(effect=effect, evidence=Evidence()))
+
+    threads = [in_a_thread(sweep), in_a_thread(answer)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+
+    assert failures == []
+    for action in map(builders.fresh, actions):
+        assert (action.state, action.order.refunded_minor) == (State.SUCCEEDED, 7_900)
+        assert ways.history(action).count("refund.succeeded") == 1
+        assert ways.open_cases(action) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from effects.models import Case
@@ -63,6 +64,13 @@ def looks(row: RefundAction) -> list[dict[str, Any]]:
     """What each look at the provider wrote down, in order."""
     events = RefundEvent.objects.filter(action=row, kind="refund.looked").order_by("pk")
     return [event.data for event in events]
+
+
+def due_at(row: RefundAction) -> datetime:
+    """When a sweep looks at the action next; it must have such a time."""
+    due = builders.fresh(row).due_at
+    assert due is not None
+    return due
 
 
 def open_cases(row: RefundAction) -> dict[str, Case]:
