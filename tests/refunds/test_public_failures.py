@@ -1,4 +1,4 @@
-"""Failures others met in public that belong to no single step: T22, T32, T33, T77, X4."""
+"""Failures others met in public that belong to no single step: T22, T32, T33, T35, T77, X4."""
 
 from __future__ import annotations
 
@@ -96,6 +96,18 @@ def test_fifty_deliveries_at_once_are_one_request(sandbox: Sandbox) -> None:
     assert ended.count("succeeded") == 1
     assert len(builders.refunds_on_the_wire(sandbox)) == 1
     assert len(sandbox.refunds(order.payment_ref)) == 1
+
+
+def test_two_refunds_at_once_never_pass_what_was_captured(sandbox: Sandbox) -> None:
+    builders.allow_all()
+    order = builders.order(sandbox=sandbox, captured_minor=10_000)
+    both = [builders.action(order, amount_minor=6_000) for _ in range(2)]
+    assert [action.state for action in both] == [State.AUTHORIZED, State.AUTHORIZED]
+    in_threads([lambda a=action: dispatch(action_id=a.action_id) for action in both * 4])  # type: ignore[misc]
+    for action in both:  # the one that waited for the other on the wire
+        dispatch(action_id=action.action_id)
+    assert sorted(builders.fresh(action).state for action in both) == ["REJECTED", "SUCCEEDED"]
+    assert len(builders.refunds_on_the_wire(sandbox)) == 1
 
 
 @pytest.mark.parametrize("message", ["", "refund:order-1:request-none", "x" * 10_000, 4821, None])
