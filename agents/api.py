@@ -18,7 +18,7 @@ from agents.answers import ActionAnswer, ActionPage, answer_of_new, read_answer,
 from agents.bearer import AgentBearer
 from agents.door import problem_of, refuse_unknown_parameters
 from agents.models import AgentKey
-from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem
+from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem, shown_name
 from agents.request_id import request_id
 from agents.shapes import ActionId, Cursor, Identifier, OrderAnswer, OrderIn, ProposalIn
 from agents.strict_json import StrictParser, parse_object, require_json
@@ -101,11 +101,7 @@ _BODY = (Kind.MALFORMED_JSON, Kind.BODY_TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE)
 def put_order(request: HttpRequest, order_id: Path[Identifier], order: OrderIn) -> HttpResponse:
     """State an order, whole. Repeating it changes nothing; an older `source_version` neither."""
     refuse_unknown_parameters(request)
-    try:
-        mirrored = mirror_order(facts=order.facts(order_id=order_id), actor=_actor(request))
-    except InvalidInput as error:
-        log.info("Order not changed: %s", error.field, extra={"action": "order.refused"})
-        raise
+    mirrored = mirror_order(facts=order.facts(order_id=order_id), actor=_actor(request))
     return _json(OrderAnswer.of(mirrored.order), status=201 if mirrored.created else 200)
 
 
@@ -245,7 +241,7 @@ def _refuse_fields(request: HttpRequest) -> None:
         require_json(request)
         fields = parse_object(request.body)
         if fields:
-            raise InvalidInput(field=next(iter(fields))[:80], reason="is not a known field")
+            raise InvalidInput(field=shown_name(next(iter(fields))), reason="is not a known field")
 
 
 def _key(request: HttpRequest) -> AgentKey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,7 +15,15 @@ from django.urls import URLPattern, URLResolver
 from django.views.decorators.csrf import csrf_exempt
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from agents.problems import CONTENT_TYPE, FieldProblem, Kind, ProblemFound, problem, shown_name
+from agents.problems import (
+    CONTENT_TYPE,
+    PROBLEMS_MAX,
+    FieldProblem,
+    Kind,
+    ProblemFound,
+    problem,
+    shown_name,
+)
 from agents.request_id import request_id
 from kernel.errors import InvalidInput
 
@@ -72,6 +80,8 @@ def problem_of(error: Exception) -> HttpResponse:
     if isinstance(error, HttpError) and isinstance(error.__cause__, ProblemFound):
         # Ninja wraps whatever its body parser raises.
         error = error.__cause__
+    if isinstance(error, ProblemFound) and error.kind is Kind.INVALID_FIELD:
+        return invalid(error.fields)
     if isinstance(error, ProblemFound):
         return problem(error.kind, detail=error.detail, fields=error.fields)
     if isinstance(error, AuthenticationError):
@@ -81,7 +91,7 @@ def problem_of(error: Exception) -> HttpResponse:
             "done.",
         )
     if isinstance(error, ValidationError):
-        return invalid([_field_problem(found) for found in error.errors])
+        return invalid([_field_problem(found) for found in error.errors[:PROBLEMS_MAX]])
     if isinstance(error, InvalidInput):
         return invalid([FieldProblem(field=error.field, reason=error.reason)])
     if isinstance(error, Http404):
@@ -110,7 +120,7 @@ def problem_of(error: Exception) -> HttpResponse:
     )
 
 
-def invalid(fields: list[FieldProblem]) -> HttpResponse:
+def invalid(fields: Sequence[FieldProblem]) -> HttpResponse:
     """422, naming the fields."""
     named = "; ".join(f"{found.field} {found.reason}" for found in fields[:3])
     return problem(Kind.INVALID_FIELD, detail=f"{named}. Nothing was done."[:500], fields=fields)
@@ -127,11 +137,7 @@ def refuse_unknown_parameters(request: HttpRequest, *known: str) -> None:
         if name not in known or len(values) > 1
     ]
     if found:
-        raise ProblemFound(
-            Kind.INVALID_FIELD,
-            detail="Some parameters cannot be accepted. Nothing was done.",
-            fields=found[:20],
-        )
+        raise ProblemFound(Kind.INVALID_FIELD, fields=found[:PROBLEMS_MAX])
 
 
 _REASONS = {

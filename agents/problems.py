@@ -19,6 +19,8 @@ CONTENT_TYPE = "application/problem+json"
 # A database that is away is usually back, or failed over, within seconds.
 RETRY_AFTER_SECONDS = 5
 NAME_CHARACTERS_MAX = 80
+# More than these in one answer help nobody.
+PROBLEMS_MAX = 20
 
 
 class Kind(Enum):
@@ -67,9 +69,14 @@ class ProblemDetails(BaseModel):
 
 
 class ProblemFound(Exception):
-    """A request that is refused before anything was done, by what reads or authenticates it."""
+    """A request that is refused by what reads it, before anything was done.
 
-    def __init__(self, kind: Kind, *, detail: str, fields: Sequence[FieldProblem] = ()) -> None:
+    Of INVALID_FIELD the detail is made of the fields.
+    """
+
+    def __init__(
+        self, kind: Kind, *, detail: str = "", fields: Sequence[FieldProblem] = ()
+    ) -> None:
         super().__init__(kind.uri)
         self.kind = kind
         self.detail = detail

@@ -15,15 +15,13 @@ from typing import Any
 from django.http import HttpRequest
 from ninja.parser import Parser
 
-from agents.problems import FieldProblem, Kind, ProblemFound, shown_name
+from agents.problems import PROBLEMS_MAX, FieldProblem, Kind, ProblemFound, shown_name
 
 # An order with 200 lines takes 30 kB.
 BODY_BYTES_MAX = 64 * 1024
 # The deepest real body is an order's lines: object, list, object.
 DEPTH_MAX = 8
 INTEGER_MAX = 2**53 - 1
-# More problems than these help nobody.
-PROBLEMS_MAX = 20
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,15}")
 
@@ -89,11 +87,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     problems: list[FieldProblem] = []
     plain = _plain(value, path="", depth=1, problems=problems)
     if problems:
-        raise ProblemFound(
-            Kind.INVALID_FIELD,
-            detail="Some fields cannot be accepted. Nothing was done.",
-            fields=problems[:PROBLEMS_MAX],
-        )
+        raise ProblemFound(Kind.INVALID_FIELD, fields=problems[:PROBLEMS_MAX])
     if not isinstance(plain, dict):
         raise TypeError(type(plain))
     return plain

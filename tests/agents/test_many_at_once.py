@@ -14,6 +14,7 @@ from tests import builders
 from tests.agents.conftest import Caller, refund_body
 
 DELIVERIES = 50
+TRIES_MAX = 5
 
 
 @pytest.mark.django_db(transaction=True)
@@ -25,10 +26,13 @@ def test_fifty_parallel_same_proposals_give_one_action(caller: Caller) -> None:
         try:
             ready.wait(timeout=30)
             # Every tenth says another amount: it must find the first one, or be the first.
-            amount = 3_000 if number % 10 == 9 else 7_900
-            response = Caller(caller.key).call(
-                "POST", "/refunds", refund_body(order.order_id, amount_minor=amount)
-            )
+            body = refund_body(order.order_id, amount_minor=3_000 if number % 10 == 9 else 7_900)
+            for _ in range(TRIES_MAX):
+                response = Caller(caller.key).call("POST", "/refunds", body)
+                # A crowd on a slow machine may wait for the order's lock for too long; the same
+                # proposal is then sent again, as docs/api.md says.
+                if response.status_code != 503:
+                    break
             return response.status_code, response.content.decode()
         finally:
             connection.close()

@@ -20,7 +20,7 @@ from policies.models import DecisionRecord
 from refunds.kind import REFUND
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
 from tests import builders
-from tests.agents.conftest import Caller, read, refund_body
+from tests.agents.conftest import Caller, order_body, read, refund_body
 
 pytestmark = pytest.mark.django_db
 
@@ -302,6 +302,11 @@ def test_what_each_call_costs_in_statements_and_commits(
     order = builders.order()
     propose(caller, order, 201, request_id="1")  # reads the policy version for this process
     action_id = f"refund:order-{order.order_id}:request-3"
+    # The key, the time, the order, its row between a savepoint and its release, its history; then
+    # the key, the time, the order.
+    stated = order_body()
+    assert counted(lambda: read(caller.call("PUT", "/orders/new", stated), 201)) == (7, 1)
+    assert counted(lambda: read(caller.call("PUT", "/orders/new", stated), 200)) == (3, 1)
     # The key; then: is it known, lock the order, the facts beside it, the action, its decision, its
     # two events. The answer of a new action is made of what was just written.
     assert counted(lambda: propose(caller, order, 201)) == (7, 1)
