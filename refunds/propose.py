@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +24,8 @@ from refunds.kind import REFUND
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
 
 NOTE_CHARACTERS_MAX = 10_000
+# What a JSON string may hold and Postgres cannot: NUL, and half of a surrogate pair.
+_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,19 +137,14 @@ def _validated(proposal: Proposal) -> Proposal:
     currency = require_currency(proposal.currency)
     require_amount(proposal.amount_minor, currency=currency)
     require_identifier(proposal.reason, field="reason")
-    if "\x00" in proposal.note or len(proposal.note) > NOTE_CHARACTERS_MAX:
+    if _NOT_TEXT.search(proposal.note) or len(proposal.note) > NOTE_CHARACTERS_MAX:
         raise InvalidInput(
             field="note", reason=f"must be text of at most {NOTE_CHARACTERS_MAX} characters"
         )
     believed = proposal.refunded_so_far_minor
     if believed is not None and (type(believed) is not int or believed < 0):
         raise InvalidInput(field="refunded_so_far_minor", reason="must be an integer >= 0")
-    return Proposal(
-        **{
-            **{name: getattr(proposal, name) for name in Proposal.__dataclass_fields__},
-            "currency": currency,
-        }
-    )
+    return replace(proposal, currency=currency)
 
 
 def _answer_known(*, action: RefundAction, proposal: Proposal) -> Replayed | Conflict:
