@@ -60,6 +60,27 @@ def open_account_case(
     )
 
 
+def open_resource_case(
+    *,
+    kind: Case.Kind,
+    effect: str,
+    resource: str,
+    reason: str,
+    evidence: dict[str, Any],
+    now: datetime,
+) -> None:
+    """Open a case on a resource, whatever action it meets, in the caller's transaction."""
+    _open(
+        kind=kind,
+        effect=effect,
+        action_id="",
+        resource=resource,
+        reason=reason,
+        evidence=evidence,
+        now=now,
+    )
+
+
 def _open(
     *,
     kind: Case.Kind,

@@ -53,6 +53,7 @@ from providers.registry import payment_provider
 from refunds.decide import STATE_FOR, binding, decide, keep_decision
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
+from refunds.orders import why_overdrawn
 
 log = logging.getLogger(__name__)
 
@@ -453,10 +454,7 @@ class RefundKind(EffectKind):
         if not isinstance(look, Listing):
             return None
         order = _order_of(action)
-        known = set(
-            ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True)
-        )
-        known |= _refs_of_own_actions(order=order, look=look)
+        known = _known_refs(order=order, look=look) if look.effects else set()
         judged = matching.judge(
             listing=look,
             action_id=action.action_id,
@@ -504,19 +502,20 @@ def _order_of(action: RefundAction) -> Order:
     return action.order
 
 
-def _refs_of_own_actions(*, order: Order, look: Listing) -> set[str]:
-    """The refunds in a listing that an action of the order stands for.
+def _known_refs(*, order: Order, look: Listing) -> set[str]:
+    """The refunds in a listing that a row of ours stands for.
 
-    By the id it is known by; or, while that is still being found out, by what we wrote into the
-    refund's metadata: a reservation holds its amount already, and counting it as made elsewhere
-    would take it out of the balance twice.
+    A refund made elsewhere by its id; an action by the id it is known by or, while that is still
+    being found out, by what we wrote into the refund's metadata: a reservation holds its amount
+    already, and counting it as made elsewhere would take it out of the balance twice.
     """
     rows = RefundAction.objects.filter(order=order).values_list(
         "action_id", "provider_ref", "reserved_minor"
     )
-    refs = {ref for _, ref, _ in rows}
+    known = {ref for _, ref, _ in rows}
+    known |= set(ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True))
     reserving = {action_id for action_id, _, reserved in rows if reserved}
-    return refs | {
+    return known | {
         effect.ref
         for effect in look.effects
         if effect.metadata.get("instance") == settings.INSTANCE
@@ -538,23 +537,13 @@ def _own_part(locked: Locked) -> str:
 
 
 def _open_overdrawn(*, locked: Locked) -> None:
-    order = locked.resource
+    reason, evidence = why_overdrawn(locked.resource)
     cases.open_case(
         kind=Case.Kind.INCIDENT,
         effect="refund",
         locked=locked,
-        reason=(
-            f"Order {order.order_id} is overdrawn by "
-            f"{format_amount(-order.refundable_minor, order.currency)}: more was refunded, is in "
-            "flight or is disputed than was captured. Nothing more is sent for this order. "
-            "Compare it with the provider's ledger."
-        ),
-        evidence={
-            "captured_minor": order.captured_minor,
-            "refunded_minor": order.refunded_minor,
-            "reserved_minor": order.reserved_minor,
-            "disputed_minor": order.disputed_minor,
-        },
+        reason=reason,
+        evidence=evidence,
     )
 
 

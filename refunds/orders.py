@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 
+from effects import cases
 from effects.clock import database_now
+from effects.models import Case
 from kernel.errors import InvalidInput
 from kernel.identity import require_identifier
-from kernel.money import AMOUNT_MINOR_MAX, require_currency
+from kernel.money import AMOUNT_MINOR_MAX, format_amount, require_currency
 from refunds.models import Order, RefundEvent
 
 # What a change of makes a decision stale; everything else of an order is for people to read.
@@ -60,11 +62,11 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
     4. A changed money fact increases the version, which makes older approvals stale; an
        unchanged statement does not.
 
-    A captured amount below what is already refunded is an observed fact and is written: the
-    claim then refuses to send more.
+    5. A captured amount below what is already refunded is an observed fact and is written: it
+       opens an incident, and the claim sends no more.
     """
     require_identifier(facts.order_id, field="order_id")
-    require_currency(facts.currency)
+    facts = replace(facts, currency=require_currency(facts.currency))
     if type(facts.captured_minor) is not int or not 0 <= facts.captured_minor <= AMOUNT_MINOR_MAX:
         raise InvalidInput(field="captured_minor", reason="must be an integer of minor units, >= 0")
     columns = _columns(facts)
@@ -98,7 +100,33 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
             now=now,
             data={"before": _shown(before), "after": _shown(differing)},
         )
+        if order.refundable_minor < 0 and "captured_minor" in differing:
+            reason, evidence = why_overdrawn(order)
+            cases.open_resource_case(
+                kind=Case.Kind.INCIDENT,
+                effect="refund",
+                resource=str(order),
+                reason=reason,
+                evidence=evidence,
+                now=now,
+            )
         return Mirrored(order=order, created=False, changed=True)
+
+
+def why_overdrawn(order: Order) -> tuple[str, dict[str, Any]]:
+    """The sentence and the evidence for an order that an observed fact has overdrawn."""
+    return (
+        f"Order {order.order_id} is overdrawn by "
+        f"{format_amount(-order.refundable_minor, order.currency)}: more was refunded, is in "
+        "flight or is disputed than was captured. Nothing more is sent for this order. "
+        "Compare it with the provider's ledger.",
+        {
+            "captured_minor": order.captured_minor,
+            "refunded_minor": order.refunded_minor,
+            "reserved_minor": order.reserved_minor,
+            "disputed_minor": order.disputed_minor,
+        },
+    )
 
 
 def _columns(facts: OrderFacts) -> dict[str, Any]:
