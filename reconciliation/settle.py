@@ -143,8 +143,15 @@ def _in_its_place(*, kind: EffectKind, locked: Locked, reading: Reading) -> Judg
 
 
 def _overtaken(*, locked: Locked, reading: Reading) -> bool:
-    """Whether the action was settled while the provider was being read: that is better evidence."""
-    action = locked.action
+    """Whether the action was settled while the provider was being read: that is better evidence.
+
+    Not better than two effects, or another effect than the one it was settled by.
+    """
+    action, seen = locked.action, reading.judgement
+    if isinstance(seen, Contradiction):
+        return False
+    if isinstance(seen, Found) and seen.effect.ref != action.provider_ref:
+        return False
     return bool(
         action.provider_ref
         and action.state in (*_EXISTS, State.FAILED_FINAL)

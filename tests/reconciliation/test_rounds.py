@@ -459,6 +459,23 @@ def test_an_answer_that_comes_while_a_round_reads_wins(sandbox, monkeypatch):
     assert ways.looks(action)[-1]["result"] == "overtaken"
 
 
+def test_another_effect_than_the_one_that_settled_it_meanwhile_is_an_incident(sandbox, monkeypatch):
+    action = ways.unknown(sandbox, fault=ways.EXECUTED)
+    token = RefundAttempt.objects.get(action=action).token
+
+    def late_answer(name):
+        if name == "after-round-read":
+            effect = builders.effect(action, ref="re_another")
+            builders.answered(token, Succeeded(effect=effect, evidence=Evidence()))
+
+    monkeypatch.setattr(resolve, "crash_point", late_answer)
+    ways.sweep_at(31)
+
+    action = builders.fresh(action)
+    assert (action.state, action.provider_ref) == (State.SUCCEEDED, "re_another")
+    assert "two effects" in ways.open_cases(action)[Case.Kind.INCIDENT].reason
+
+
 def test_a_round_that_found_it_before_the_late_answer_leaves_nothing_to_add(sandbox):
     action = ways.unknown(sandbox, fault=ways.EXECUTED)
     token = RefundAttempt.objects.get(action=action).token
