@@ -51,7 +51,7 @@ def installed() -> dict[str, str]:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
         return {}
-    # Programs in a virtual environment name their interpreter by its full path: moved, they are dead.
+    # Programs in a virtual environment name their interpreter by its path: moved, they are dead.
     return stamp if isinstance(stamp, dict) and stamp.get("made at") == str(VENV) else {}
 
 

@@ -24,6 +24,8 @@ from config.stack import Stack
 RESTARTS_MAX = 3
 #: Running this long makes a process sound again.
 SOUND_AFTER_SECONDS = 60.0
+#: Where the web process listens unless PORT says otherwise.
+DEFAULT_PORT = 8000
 #: What manage.py needs to work beside the running stack.
 PUBLISHED = (
     "DATABASE_URL",
@@ -63,7 +65,11 @@ def kept_secrets() -> dict[str, str]:
 def chosen_port() -> int:
     """PORT, or 8000, or, when that one is taken and was not asked for, a free one, said aloud."""
     asked = os.environ.get("PORT")
-    port = int(asked or "8000")
+    if asked is not None and not (asked.isdecimal() and 0 < int(asked) < 65_536):
+        raise ServerError(
+            f"PORT must be a number from 1 to 65535, not {asked!r}. Nothing was started."
+        )
+    port = int(asked) if asked else DEFAULT_PORT
     if port_is_free(port):
         return port
     if asked:

@@ -61,14 +61,15 @@ class MakeStack(Protocol):
     def __call__(self, **arguments: Any) -> Stack: ...
 
 
-def _with_path(url: str, path: str) -> str:
+def with_path(url: str, path: str) -> str:
+    """The same server's address with another database name or number."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{path}"))
 
 
 @contextmanager
 def _admin() -> Iterator[psycopg.Connection]:
     with psycopg.connect(
-        _with_path(os.environ["DATABASE_URL"], "postgres"), autocommit=True
+        with_path(os.environ["DATABASE_URL"], "postgres"), autocommit=True
     ) as connection:
         yield connection
 
@@ -86,7 +87,7 @@ def _template(connection: psycopg.Connection) -> str:
         ).fetchone():
             making = f"{name}_{secrets.token_hex(3)}"
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(making)))
-            url = _with_path(os.environ["DATABASE_URL"], making)
+            url = with_path(os.environ["DATABASE_URL"], making)
             subprocess.run(
                 [sys.executable, "manage.py", "migrate", "--noinput", "--verbosity", "0"],
                 cwd=CHECKOUT,
@@ -114,7 +115,7 @@ def fresh_database() -> Iterator[str]:
             )
         )
     try:
-        yield _with_path(os.environ["DATABASE_URL"], name)
+        yield with_path(os.environ["DATABASE_URL"], name)
     finally:
         with _admin() as connection:
             connection.execute(
@@ -126,10 +127,10 @@ def fresh_database() -> Iterator[str]:
 def fresh_broker() -> Iterator[str]:
     """The address of an empty numbered broker database that no other test uses; emptied after."""
     base = os.environ["REDIS_URL"]
-    with redis.Redis.from_url(_with_path(base, "0")) as counter:
+    with redis.Redis.from_url(with_path(base, "0")) as counter:
         last = int(counter.config_get("databases")["databases"]) - 1
         number = (int(counter.incr("stack-number")) - 1) % last + 1
-    url = _with_path(base, str(number))
+    url = with_path(base, str(number))
     with redis.Redis.from_url(url) as client:
         client.flushdb()
         yield url

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.error
 import urllib.request
+
+import psycopg
+import pytest
 
 from config.processes import end_strays
 from config.stack import Stack
-from tests.stack import MakeStack
+from tests.stack import MakeStack, with_path
 
 
 def status(url: str) -> int:
     with urllib.request.urlopen(url, timeout=5) as answer:
         return int(answer.status)
+
+
+def refused(url: str) -> tuple[int, set[str]]:
+    """The status of an answer that is none of success, and the problems it names."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        status(url)
+    with error.value:
+        return error.value.code, set(json.load(error.value)["problems"])
 
 
 def running(pid: int) -> bool:
@@ -53,7 +66,24 @@ def test_what_a_killed_starter_left_behind_is_ended_by_the_next(make_stack: Make
     assert not left.alive
 
 
-def test_readyz_does_not_ask_the_broker_but_asks_for_migrations(make_stack: MakeStack) -> None:
+def test_the_web_process_is_ready_without_its_broker(make_stack: MakeStack) -> None:
     nowhere = "redis://127.0.0.1:1/0"
     stack = make_stack(workers=0, beat=0, env={"REDIS_URL": nowhere})
     assert status(f"{stack.url}/readyz") == 200
+
+
+def test_without_its_database_the_web_process_lives_and_is_not_ready(
+    make_stack: MakeStack,
+) -> None:
+    stack = make_stack(workers=0, beat=0)
+    with psycopg.connect(stack.database_url, autocommit=True) as connection:
+        connection.execute("DELETE FROM django_migrations WHERE app = 'sessions'")
+        assert refused(f"{stack.url}/readyz") == (503, {"migrations"})
+        name = connection.info.dbname
+    with psycopg.connect(with_path(stack.database_url, "postgres"), autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+    assert refused(f"{stack.url}/readyz") == (503, {"database"})
+    assert status(f"{stack.url}/healthz") == 200
