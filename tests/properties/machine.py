@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._ids())
     @rule(data=st.data(), yes=st.booleans())
     def decide(self, data: st.DataObject, yes: bool) -> None:
-        action = self._pick(data)
+        action = self._pick(data, state=State.AWAITING_APPROVAL)
         decision = approvals.decide.approve if yes else approvals.decide.reject
         made = decision(
             action_id=action.action_id,
@@ -176,9 +176,11 @@ class Machine(RuleBasedStateMachine):
         FIRED["withdraw"] += 1
         withdraw_refund(action_id=self._pick(data).action_id, actor="agent:agent-1")
 
-    @rule(which=st.integers(0, 1), amount=st.sampled_from([300, 5_000]))
-    def refund_elsewhere(self, which: int, amount: int) -> None:
+    @rule(which=st.integers(0, 1), amount=st.sampled_from([300, 5_000]), rare=st.integers(0, 9))
+    def refund_elsewhere(self, which: int, amount: int, rare: int) -> None:
         """Somebody refunds in the provider's dashboard, if there is that much left."""
+        if rare:
+            return
         try:
             self.sandbox.refund_outside(self.orders[which].payment_ref, amount=amount)
         except ValueError:
@@ -192,6 +194,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def provider_forgets_old_keys(self) -> None:
+        """At least 24 hours old: younger ones are promised."""
         FIRED["keys forgotten"] += int(self.sandbox.prune_keys() > 0)
 
     # ---- what workers and beat do
@@ -200,17 +203,22 @@ class Machine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         fault=st.one_of(st.none(), st.sampled_from(FAULTS)),
-        crash=st.one_of(st.none(), st.none(), st.sampled_from(crashpoints.CRASH_POINTS)),
+        crash=st.one_of(st.none(), st.none(), st.sampled_from(crashpoints.CRASH_POINTS[:6])),
+        again=st.booleans(),
     )
-    def deliver(self, data: st.DataObject, fault: str | None, crash: str | None) -> None:
+    def deliver(
+        self, data: st.DataObject, fault: str | None, crash: str | None, again: bool
+    ) -> None:
         """A message arrives, for any action in any state, perhaps on a bad day."""
-        action = self._pick(data)
+        action = self._pick(data, state=State.AUTHORIZED)
         if fault is not None:
             self.sandbox.fault(fault)
         posts = len(self._posts())
         stale = self._is_stale(action)
         with crash_at(crash or ""):
             said = dispatch(action_id=action.action_id)
+            if again:  # delivered twice
+                dispatch(action_id=action.action_id)
             note(f"delivered {action.action_id} (fault {fault}, crash {crash}): {said}")
             FIRED["deliver"] += 1
         FIRED["fault fired"] += sum(1 for f in self.sandbox.faults() if f.get("fired"))
@@ -220,7 +228,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         fault=st.sampled_from([None, None, "list-unreadable"]),
-        crash=st.one_of(st.none(), st.none(), st.sampled_from(crashpoints.CRASH_POINTS)),
+        crash=st.one_of(st.none(), st.none(), st.sampled_from(crashpoints.CRASH_POINTS[6:])),
     )
     def beat(self, fault: str | None, crash: str | None) -> None:
         """Both sweeps, as beat starts them."""
@@ -306,7 +314,7 @@ class Machine(RuleBasedStateMachine):
             self._advance(700.0)
             sweep.sweep()
             for action_id in self._ids():
-                dispatch(action_id=action_id)
+                note(f"in the end {action_id}: {dispatch(action_id=action_id)}")
         restless = self._restless()
         if restless:
             raise AssertionError(f"neither over nor anybody's: {restless}")
@@ -321,7 +329,7 @@ class Machine(RuleBasedStateMachine):
             )
         )
         return [
-            f"{action} {action.state}"
+            f"{action} {action.state} {[a.outcome for a in action.attempts.order_by('number')]}"
             for action in RefundAction.objects.filter(order__in=self.orders)
             if not action.is_final
             and action.state != State.AWAITING_APPROVAL
@@ -350,8 +358,14 @@ class Machine(RuleBasedStateMachine):
 
     # ---- helpers
 
-    def _pick(self, data: st.DataObject) -> RefundAction:
-        action_id = data.draw(st.sampled_from(self._ids()), label="action")
+    def _pick(self, data: st.DataObject, *, state: State | None = None) -> RefundAction:
+        """One of the example's actions; mostly one that stands where the rule can do something."""
+        ids = self._ids()
+        if state is not None:
+            ready = RefundAction.objects.filter(action_id__in=ids, state=state)
+            there = list(ready.order_by("pk").values_list("action_id", flat=True))
+            ids = there if there and data.draw(st.integers(0, 3)) else ids
+        action_id = data.draw(st.sampled_from(ids), label="action")
         return RefundAction.objects.select_related("order").get(action_id=action_id)
 
     def _posts(self) -> list[dict[str, Any]]:
