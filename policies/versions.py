@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from effects.clock import database_now
 from kernel.canonical import canonical_json, sha256_hex
@@ -42,7 +42,11 @@ def publish(*, parameters: Parameters, published_by: str, note: str = "") -> Pol
     """Append a policy version, which is in force once this commits."""
     text = canonical_json(parameters.as_json())
     with transaction.atomic():
-        last = PolicyVersion.objects.select_for_update().order_by("-number").first()
+        # No row can be locked that would make a second publisher see the first one's new row. This
+        # lock lets everybody read and one write.
+        with connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLE {PolicyVersion._meta.db_table} IN SHARE ROW EXCLUSIVE MODE")
+        last = PolicyVersion.objects.order_by("-number").first()
         return PolicyVersion.objects.create(
             number=last.number + 1 if last else 1,
             parameters=parameters.as_json(),
