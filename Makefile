@@ -5,7 +5,7 @@
 #   make test            all tests, in parallel       make test T=tests/effects
 #   make check           format, lint, types, imports, migrations
 #   make bench           what a refund costs
-#   make contract        the provider suite: sandbox, and Stripe when STRIPE_TEST_API_KEY is set
+#   make contract        the provider suite: sandbox, and Stripe when STRIPE_CONTRACT_KEY is set
 #   make lock            compile requirements*.in
 #   make clean           remove .venv, caches and the local data
 

@@ -28,6 +28,7 @@ from refunds.orders import mirror_order
 from refunds.propose import (
     Conflict,
     Proposal,
+    ProposalLine,
     Recorded,
     Replayed,
     StaleBelief,
@@ -139,7 +140,10 @@ def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
     refuse_unknown_parameters(request)
     proposed = propose_refund(
         proposal=Proposal(
-            **proposal.model_dump(), proposer=_key(request).prefix, request_ref=request_id()
+            **proposal.model_dump(exclude={"lines"}),
+            lines=tuple(ProposalLine(**line.model_dump()) for line in proposal.lines),
+            proposer=_key(request).prefix,
+            request_ref=request_id(),
         )
     )
     if isinstance(proposed, UnknownOrder):

@@ -71,6 +71,13 @@ class _Sent(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
+class ProposalLineIn(_Sent):
+    """Which line of the order a part of the amount is for."""
+
+    line_id: OneLine
+    amount_minor: int = Field(ge=1, le=AMOUNT_MINOR_MAX, examples=[7900])
+
+
 class ProposalIn(_Sent):
     """A refund to be proposed. Both ids belong to the merchant's systems, never to a model."""
 
@@ -83,6 +90,9 @@ class ProposalIn(_Sent):
         default="",
         max_length=NOTE_CHARACTERS_MAX,
         description="what the agent wrote; kept apart, shown to people as untrusted",
+    )
+    lines: list[ProposalLineIn] = Field(
+        default=[], max_length=LINES_MAX, description="what the amount is for; shown to people"
     )
     refunded_so_far_minor: Minor | None = Field(
         default=None, description="what the caller believes; 412 when it is not so"

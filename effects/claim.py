@@ -44,7 +44,7 @@ class NotClaimed:
 def claim(*, kind: EffectKind, action_id: str, worker: str) -> Claimed | NotClaimed:
     """Take one AUTHORIZED action for sending, or say why not. One transaction.
 
-    1. Lock the resource, then the action. Unknown id: nothing to do.
+    1. Lock the action and its resource. Unknown id: nothing to do.
     2. Anything but AUTHORIZED: another worker got there first.
     3. Compare the decision with the locked facts: go on, wait, back to a person, or no.
     4. A key that was used and is past its limit is never sent again: UNKNOWN, to be found out.

@@ -1,8 +1,8 @@
 """What Postgres itself refuses: illegal moves, edits of history, rows that were never decided.
 
 The ORM's protections end at `QuerySet.update()` and raw SQL (measured with django-fsm-2); these
-do not (invariant I7). A role that owns the tables can still switch triggers off: production runs
-the application under a role that does not (docs/decisions).
+do not (invariant I7). A role that owns the tables can still switch triggers off; docs/running.md
+shows how to run the application under one that does not.
 """
 
 from __future__ import annotations

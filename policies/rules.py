@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from kernel.money import format_amount
+
 
 class Verdict(IntEnum):
     """What a rule, or the whole policy, says. The greatest wins: the most restrictive."""
@@ -68,6 +70,10 @@ class Facts:
             - self.settled_otherwise_minor
             + self.own_reservation_minor
         )
+
+    def shown(self, amount_minor: int) -> str:
+        """An amount as the people who read the decision write it."""
+        return format_amount(amount_minor, self.currency)
 
     def as_json(self) -> dict[str, Any]:
         """The facts for the decision's record."""
@@ -155,12 +161,15 @@ def amount_and_currency(facts: Facts, parameters: Parameters) -> tuple[Verdict, 
 def headroom(facts: Facts, parameters: Parameters) -> tuple[Verdict, str]:
     """Never more than captured minus disputed, refunded, in flight and settled otherwise."""
     if facts.amount_minor > facts.refundable_minor:
+        in_flight = facts.reserved_minor - facts.own_reservation_minor
         return (
             Verdict.DENY,
-            f"{facts.amount_minor} is more than the {max(facts.refundable_minor, 0)} left of "
-            f"{facts.captured_minor} captured ({facts.refunded_minor} refunded, "
-            f"{facts.reserved_minor - facts.own_reservation_minor} in flight, "
-            f"{facts.disputed_minor} disputed, {facts.settled_otherwise_minor} settled otherwise)",
+            f"{facts.shown(facts.amount_minor)} is more than the "
+            f"{facts.shown(max(facts.refundable_minor, 0))} left of "
+            f"{facts.shown(facts.captured_minor)} captured "
+            f"({facts.shown(facts.refunded_minor)} refunded, {facts.shown(in_flight)} in flight, "
+            f"{facts.shown(facts.disputed_minor)} disputed, "
+            f"{facts.shown(facts.settled_otherwise_minor)} settled otherwise)",
         )
     return Verdict.ALLOW, "it fits what is left of the captured amount"
 
@@ -180,8 +189,10 @@ def per_refund_ceiling(facts: Facts, parameters: Parameters) -> tuple[Verdict, s
     if ceiling is None:
         return Verdict.REVIEW, f"no ceiling is set for {facts.currency}"
     if facts.amount_minor > ceiling:
-        return Verdict.REVIEW, f"{facts.amount_minor} is above the ceiling of {ceiling}"
-    return Verdict.ALLOW, f"it is within the ceiling of {ceiling}"
+        return Verdict.REVIEW, (
+            f"{facts.shown(facts.amount_minor)} is above the ceiling of {facts.shown(ceiling)}"
+        )
+    return Verdict.ALLOW, f"it is within the ceiling of {facts.shown(ceiling)}"
 
 
 def reason_allowed(facts: Facts, parameters: Parameters) -> tuple[Verdict, str]:

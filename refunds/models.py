@@ -104,6 +104,10 @@ class Order(models.Model):
                 "settled_otherwise_minor",
             )
         ]
+        indexes: ClassVar[list[models.Index]] = [
+            # "whose payment is pi_…?": staff search, and what the provider tells us
+            models.Index(name="order_by_payment_ref", fields=["payment_ref"]),
+        ]
         triggers: ClassVar[list[Any]] = [
             frozen("order_id"),
             _payment_fixed_once_used(),
@@ -139,6 +143,8 @@ class RefundAction(AbstractAction):
     reason = models.CharField(max_length=64)
     reserved_minor = models.BigIntegerField(default=0)
     decision_count = models.PositiveIntegerField(default=1)
+    # What the caller said it is for: [{"line_id", "amount_minor"}]. Not part of the identity.
+    lines = models.JSONField(default=list, blank=True)
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
@@ -171,6 +177,12 @@ class RefundAction(AbstractAction):
         indexes: ClassVar[list[models.Index]] = [
             # every sweep: what is due, oldest first
             models.Index(name="refund_due", fields=["due_at"], condition=Q(due_at__isnull=False)),
+            # "whose refund is re_…?": staff search, and what the provider tells us
+            models.Index(
+                name="refund_by_provider_ref",
+                fields=["provider_ref"],
+                condition=~Q(provider_ref=""),
+            ),
             # metrics and `status`: how many, and the oldest, of each state that is not over
             models.Index(
                 name="refund_open_by_state",
@@ -193,6 +205,7 @@ class RefundAction(AbstractAction):
                 "provider",
                 "account",
                 "proposed_by",
+                "lines",
                 "created_at",
             ),
         ]

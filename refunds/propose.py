@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,11 +29,19 @@ _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalLine:
+    """Which line of the order a part of the amount is for."""
+
+    line_id: str
+    amount_minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What a caller asks for. `order_id` and `request_id` belong to the merchant's systems.
 
-    `note` and `refunded_so_far_minor` are the caller's words and beliefs, not part of the
-    identity. `proposer` is the credential's public prefix, `request_ref` the HTTP request's id.
+    `note`, `lines` and `refunded_so_far_minor` are the caller's words and beliefs, not part of
+    the identity. `proposer` is the credential's public prefix, `request_ref` the HTTP request's id.
     """
 
     order_id: str
@@ -43,6 +51,7 @@ class Proposal:
     reason: str
     proposer: str
     note: str = ""
+    lines: tuple[ProposalLine, ...] = ()
     refunded_so_far_minor: int | None = None
     request_ref: str = ""
 
@@ -141,6 +150,9 @@ def _validated(proposal: Proposal) -> Proposal:
         raise InvalidInput(
             field="note", reason=f"must be text of at most {NOTE_CHARACTERS_MAX} characters"
         )
+    for number, line in enumerate(proposal.lines):
+        field = f"lines.{number}.amount_minor"
+        require_amount(line.amount_minor, currency=currency, field=field)
     believed = proposal.refunded_so_far_minor
     if believed is not None and (type(believed) is not int or believed < 0):
         raise InvalidInput(field="refunded_so_far_minor", reason="must be an integer >= 0")
@@ -197,6 +209,7 @@ def _insert(
         provider=order.provider,
         account=order.account,
         proposed_by=proposal.proposer,
+        lines=[asdict(line) for line in proposal.lines],
         request_ref=proposal.request_ref,
         decided_by="policy",
         bound_version=order.version,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
+from django.test import override_settings
 
 from providers.sandbox import Sandbox
 from tests.builders import stripe_at
@@ -32,6 +33,13 @@ def _tables_can_be_emptied_between_tests() -> Iterator[None]:
     DatabaseOperations.execute_sql_flush = flush  # type: ignore[method-assign]
     yield
     DatabaseOperations.execute_sql_flush = original  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _passwords_are_cheap() -> Iterator[None]:
+    """Passwords of test users need not resist anybody: half a second each otherwise."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -233,6 +233,8 @@ def _read_answer(seen: Seen, answer: Answer) -> tuple[_Facts, ProviderEffect | N
         seen_object, differs = "mismatch", "idempotency_key"
 
     codes = [_word(error, "code"), _word(error, "message_code")]
+    # A list is a success that is no refund; what is wrong with a list its reader says.
+    problem = problem if seen.payload is not None or not 200 <= answer.status <= 299 else ""
     message = _word(error, "message") or problem
     extra: dict[str, Any] = {"key_echo": clean_text(echoed_key, characters_max=255)}
     if differs:
