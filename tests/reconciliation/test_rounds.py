@@ -459,6 +459,26 @@ def test_an_answer_that_comes_while_a_round_reads_wins(sandbox, monkeypatch):
     assert ways.looks(action)[-1]["result"] == "overtaken"
 
 
+def test_a_round_that_was_overtaken_by_a_newer_one_leaves_the_due_time_to_it(sandbox, monkeypatch):
+    action = ways.unknown(sandbox, fault=ways.EXECUTED)
+    sandbox.fault("list-unreadable", times=None)
+    newer = []
+
+    def newer_round(name):
+        if name == "after-round-read" and not newer:
+            newer.append(action)
+            # Far past the lease of the first round, which is still reading.
+            ways.sweep_at(1_000)
+            newer.append(ways.due_at(action))
+
+    monkeypatch.setattr(resolve, "crash_point", newer_round)
+    ways.sweep_at(31)
+
+    assert builders.fresh(action).tries == 2
+    assert ways.due_at(action) == newer[1]
+    assert [look["try"] for look in ways.looks(action)] == [2, 1]
+
+
 def test_another_effect_than_the_one_that_settled_it_meanwhile_is_an_incident(sandbox, monkeypatch):
     action = ways.unknown(sandbox, fault=ways.EXECUTED)
     token = RefundAttempt.objects.get(action=action).token
