@@ -114,6 +114,7 @@ def move(
         State.FAILED_FINAL,
         State.HELD,
         State.AWAITING_APPROVAL,
+        State.AUTHORIZED,
     ):
         cases.open_case(
             kind=Case.Kind.UNEXPECTED_SUCCESS,

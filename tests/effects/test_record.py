@@ -27,21 +27,22 @@ from effects.outcomes import (
 from effects.record import CANNOT_SEND_CASE_SECONDS
 from effects.states import State
 from kernel.errors import Bug
+from refunds.kind import REFUND
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
 from tests import builders
 
 pytestmark = pytest.mark.django_db
 
 SEEN = Evidence(http_status=200, request_id="req_1")
-REF = "re_known"
+KNOWN = "re_known"
 
 
 def succeeded(action: RefundAction) -> Outcome:
-    return Succeeded(effect=builders.effect(action, ref=REF), evidence=SEEN)
+    return Succeeded(effect=builders.effect(action, ref=KNOWN), evidence=SEEN)
 
 
 def pending(action: RefundAction) -> Outcome:
-    return Pending(effect=builders.effect(action, ref=REF, settlement="pending"), evidence=SEEN)
+    return Pending(effect=builders.effect(action, ref=KNOWN, settlement="pending"), evidence=SEEN)
 
 
 def refused(action: RefundAction) -> Outcome:
@@ -56,7 +57,7 @@ def failed(action: RefundAction) -> Outcome:
     return Refused(
         code="failed",
         evidence=SEEN,
-        effect=builders.effect(action, ref=REF, settlement="failed", status="failed"),
+        effect=builders.effect(action, ref=KNOWN, settlement="failed", status="failed"),
     )
 
 
@@ -131,7 +132,7 @@ def _known(state: State) -> Callable[[RefundAction], RefundAction]:
         builders.not_executed(action)  # any resolution; the answer may not change it
         due = database_now() if state is State.PENDING else None
         return builders.stand_at(
-            action, state, due_at=due, provider_ref=REF, provider_status=state.lower()
+            action, state, due_at=due, provider_ref=KNOWN, provider_status=state.lower()
         )
 
     return stand
@@ -268,7 +269,13 @@ def test_what_an_answer_makes_of_an_action(word: str, arrival: str) -> None:
     if after.state not in ("REJECTED", "EXPIRED", "CANCELLED", "SUCCEEDED", "AWAITING_APPROVAL"):
         assert after.due_at is not None or _open_cases(action)
     opened = sorted(set(_open_cases(action)) - set(cases_before))
-    if adopted and before.state in ("AWAITING_APPROVAL", "REJECTED", "EXPIRED", "CANCELLED"):
+    if adopted and before.state in (
+        "AUTHORIZED",
+        "AWAITING_APPROVAL",
+        "REJECTED",
+        "EXPIRED",
+        "CANCELLED",
+    ):
         assert opened == ["unexpected-success"]
     elif after.state == "FAILED_FINAL" != before.state:
         assert opened == ["failed"]
@@ -318,10 +325,10 @@ def test_two_different_refunds_of_one_action_are_an_incident(state: str) -> None
     builders.answered(token, other)
 
     after = builders.fresh(action)
-    assert (after.state, after.provider_ref) == (state, REF)
+    assert (after.state, after.provider_ref) == (state, KNOWN)
     assert _open_cases(action) == ["incident"]
     (case,) = Case.objects.filter(action_id=action.action_id, closed_at__isnull=True)
-    assert REF in case.reason
+    assert KNOWN in case.reason
     assert "re_second" in case.reason
     assert "refund.incident" in _history(action)
     assert case.owner == settings.CASE_OWNER
@@ -346,7 +353,7 @@ def test_a_refusal_that_may_be_our_own_shadow_is_read_at_once() -> None:
     builders.answered(token, read_first(action))
     after = builders.fresh(action)
     assert after.state == State.UNKNOWN
-    assert after.due_at <= database_now()
+    assert builders.due(action) <= database_now()
     assert after.unknown_since is not None
 
 
@@ -355,7 +362,7 @@ def test_an_unknown_answer_is_looked_at_after_the_first_delay() -> None:
     token = builders.claimed(action).token
     builders.answered(token, unknown(action))
     after = builders.fresh(action)
-    delay = after.due_at - after.state_since
+    delay = builders.due(action) - after.state_since
     assert delay == timedelta(seconds=settings.RECONCILE_DELAYS_SECONDS[0])
     assert after.tries == 0
 
@@ -382,7 +389,8 @@ def test_turned_away_attempts_back_off_and_become_a_case_after_an_hour() -> None
         builders.answered(token, not_sent(action))
         after = builders.fresh(action)
         assert after.state == State.AUTHORIZED
-        pauses.append((after.due_at - after.state_since).total_seconds())
+        pauses.append((builders.due(action) - after.state_since).total_seconds())
+        assert after.waiting_since is not None
         waited = (after.state_since - after.waiting_since).total_seconds()
         assert bool(_open_cases(action)) is (waited >= CANNOT_SEND_CASE_SECONDS)
         skew += pauses[-1]
@@ -414,7 +422,7 @@ def test_a_longer_retry_after_is_obeyed_up_to_five_minutes() -> None:
         token = builders.claimed(action).token
         builders.answered(token, RateLimited(evidence=SEEN, retry_after_seconds=asked))
         after = builders.fresh(action)
-        assert (after.due_at - after.state_since).total_seconds() == given
+        assert (builders.due(action) - after.state_since).total_seconds() == given
 
 
 def test_wrong_credentials_pause_the_account_with_one_case() -> None:
@@ -501,14 +509,14 @@ def test_an_overdrawn_order_is_recorded_with_an_incident() -> None:
 
 def test_what_the_look_before_the_send_found_is_adopted() -> None:
     action = builders.fresh(builders.action(builders.order()))
-    effect = builders.effect(action, ref=REF)
+    effect = builders.effect(action, ref=KNOWN)
     builders.answered(
         builders.claimed(action).token,
         Succeeded(effect=effect, evidence=SEEN),
         reading=_look(action, judgement=Found(effect=effect)),
     )
     after = builders.fresh(action)
-    assert (after.state, after.provider_ref) == (State.SUCCEEDED, REF)
+    assert (after.state, after.provider_ref) == (State.SUCCEEDED, KNOWN)
 
 
 def test_the_next_refund_of_the_order_is_hinted_when_this_one_is_recorded(
@@ -518,9 +526,7 @@ def test_the_next_refund_of_the_order_is_hinted_when_this_one_is_recorded(
     order = builders.order()
     action, sibling = builders.action(order), builders.action(order)
     hinted: list[str] = []
-    monkeypatch.setattr(
-        type(builders.REFUND), "hint", lambda self, *, action_id: hinted.append(action_id)
-    )
+    monkeypatch.setattr(type(REFUND), "hint", lambda self, *, action_id: hinted.append(action_id))
     token = builders.claimed(action).token
     with django_capture_on_commit_callbacks(execute=True):
         builders.answered(token, succeeded(builders.fresh(action)))
