@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -101,6 +102,14 @@ def action(of: Order, **fields: Any) -> RefundAction:
 def fresh(row: RefundAction) -> RefundAction:
     """The action as the database has it now, with its order."""
     return RefundAction.objects.select_related("order").get(pk=row.pk)
+
+
+def due(row: RefundAction) -> datetime:
+    """When an action is next due, now; it is an error when it never is."""
+    at = fresh(row).due_at
+    if at is None:
+        raise AssertionError(f"{row.action_id} is never due")
+    return at
 
 
 def policy(**parameters: Any) -> Parameters:

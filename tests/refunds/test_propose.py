@@ -16,6 +16,7 @@ from effects.states import State
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from policies.models import DecisionRecord, PolicyVersion
+from refunds.kind import REFUND
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
 from refunds.propose import (
     NOTE_CHARACTERS_MAX,
@@ -295,9 +296,7 @@ def test_only_what_may_be_sent_is_hinted_and_only_after_the_commit(
 ) -> None:
     builders.policy(ceiling_minor={"USD": ceiling})
     hinted: list[str] = []
-    monkeypatch.setattr(
-        type(builders.REFUND), "hint", lambda self, *, action_id: hinted.append(action_id)
-    )
+    monkeypatch.setattr(type(REFUND), "hint", lambda self, *, action_id: hinted.append(action_id))
     proposal: Proposal = builders.proposal(builders.order())
     with django_capture_on_commit_callbacks() as callbacks:
         propose_refund(proposal=proposal)

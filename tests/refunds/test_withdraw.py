@@ -9,14 +9,14 @@ from effects.models import Switch
 from effects.outcomes import Evidence, NotSent
 from effects.states import State
 from refunds.kind import REFUND
-from refunds.models import RefundEvent
+from refunds.models import RefundAction, RefundEvent
 from refunds.withdraw import TooLate, Withdrawn, withdraw_refund
 from tests import builders
 
 pytestmark = pytest.mark.django_db
 
 
-def withdraw(action: builders.RefundAction) -> Withdrawn | TooLate | None:
+def withdraw(action: RefundAction) -> Withdrawn | TooLate | None:
     return withdraw_refund(action_id=action.action_id, actor="agent:agent-1")
 
 
