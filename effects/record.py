@@ -41,6 +41,8 @@ CANNOT_SEND_CASE_SECONDS = 3600
 
 # Whether the provider acted is asked only in these; an answer that says no moves nothing else.
 _OPEN_QUESTION = (State.SUBMITTING, State.UNKNOWN)
+# Somebody was told that nothing was and will be sent.
+_OVER = (State.REJECTED, State.EXPIRED, State.CANCELLED)
 
 
 def record(*, kind: EffectKind, token: UUID, sent: Sent, actor: str) -> None:
@@ -363,6 +365,19 @@ def _unknown(
             actor=actor,
             data=data,
             due_at=locked.now + timedelta(seconds=first_delay),
+        )
+    if locked.action.state in _OVER:
+        cases.open_case(
+            kind=Case.Kind.INCIDENT,
+            effect=kind.name,
+            locked=locked,
+            reason=(
+                f"It is {State(locked.action.state).label}, and a request that was taken for not "
+                f"executed has come back without a usable answer ({outcome.reason}): it may have "
+                'been executed after all. Use "check now" some minutes from now, and look for '
+                f"{locked.action.action_id} in the provider's dashboard."
+            ),
+            evidence=data,
         )
     if outcome.incident:
         cases.open_case(

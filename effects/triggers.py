@@ -76,11 +76,31 @@ def start_states() -> pgtrigger.Trigger:
         when=pgtrigger.Before,
         operation=pgtrigger.Insert,
         func=f"""
-            IF NEW.state NOT IN ({allowed}) OR NEW.generation <> 1 OR NEW.provider_ref <> '' THEN
+            IF NEW.state NOT IN ({allowed}) OR NEW.generation <> 1 OR NEW.provider_ref <> ''
+                OR NEW.attempt_count <> 0 OR NEW.key_first_used_at IS NOT NULL THEN
                 RAISE EXCEPTION 'a row of % cannot begin in state %', TG_TABLE_NAME, NEW.state;
             END IF;
             RETURN NEW;
         """,
+    )
+
+
+def only_while_submitting(*, action_table: str) -> pgtrigger.Trigger:
+    """An attempt is born in the claim of its action, unsent, and in no other way."""
+    return pgtrigger.Trigger(
+        name="only_while_submitting",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Insert,
+        # Made of our own constants when the migration is written, never of anybody's input.
+        func=f"""
+            IF NEW.resolution <> '' OR NEW.closed_at IS NOT NULL OR NOT EXISTS (
+                SELECT 1 FROM {action_table} a
+                WHERE a.id = NEW.action_id AND a.state = 'SUBMITTING'
+            ) THEN
+                RAISE EXCEPTION 'an attempt begins open, in the claim of its action';
+            END IF;
+            RETURN NEW;
+        """,  # noqa: S608
     )
 
 

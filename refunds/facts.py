@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case as CaseWhen
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Extract, JSONObject
 
 from effects.clock import DatabaseNow
@@ -104,7 +105,8 @@ def read_beside(
                 state=State.FAILED_FINAL,
             )
         )
-        .order_by("-pk")
+        # What is open comes first: it must not hide behind many successes.
+        .order_by(CaseWhen(When(state=State.SUCCEEDED, then=1), default=0), "-pk")
     )
     row = (
         Order.objects.filter(pk=order.pk)

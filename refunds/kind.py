@@ -164,7 +164,7 @@ class RefundKind(EffectKind):
                 seconds=SIBLING_RECHECK_SECONDS,
             )
         if sha256_hex(action.payload) != action.payload_hash:
-            raise Bug(f"the frozen payload of {action.action_id} does not match its hash")
+            return _stop_tampered(locked=locked)
         facts = self.facts_of(locked=locked)
         if action.decided_by == "person":
             changed = what_changed(action=action, order=order, facts=facts, now=locked.now)
@@ -534,6 +534,22 @@ def _own_part(locked: Locked) -> str:
     if locked.action.state in (State.SUBMITTING, State.UNKNOWN):
         return "Whether this action's own request did anything is still being found out."
     return "Nothing was done for this action; close this case, then approve or reject."
+
+
+def _stop_tampered(*, locked: Locked) -> Wait:
+    """The frozen request is not what was authorised. Triggers forbid that: somebody went round."""
+    cases.open_case(
+        kind=Case.Kind.INCIDENT,
+        effect="refund",
+        locked=locked,
+        reason=(
+            "The frozen request does not match its hash: it was changed in the database after it "
+            "was authorised. Nothing was sent. Find out who can change rows there, then withdraw "
+            "this action and have it proposed again under a new request id."
+        ),
+        evidence={"payload_hash": locked.action.payload_hash},
+    )
+    return Wait(reason="its frozen request was changed", seconds=INCIDENT_RECHECK_SECONDS)
 
 
 def _open_overdrawn(*, locked: Locked) -> None:

@@ -24,6 +24,7 @@ from effects.triggers import (
     no_delete,
     no_open_questions,
     no_truncate,
+    only_while_submitting,
     written_once,
 )
 
@@ -155,6 +156,11 @@ class RefundAction(AbstractAction):
                 condition=Q(reserved_minor=0) | Q(reserved_minor=F("amount_minor")),
             ),
             models.CheckConstraint(
+                # Only the claim reserves, and what it reserves for is an attempt or evidence.
+                name="refund_reserves_for_an_attempt",
+                condition=Q(reserved_minor=0) | Q(attempt_count__gt=0) | ~Q(provider_ref=""),
+            ),
+            models.CheckConstraint(
                 name="refund_in_flight_is_reserved",
                 condition=~Q(state__in=[State.SUBMITTING, State.UNKNOWN, State.PENDING])
                 | Q(reserved_minor=F("amount_minor")),
@@ -176,7 +182,11 @@ class RefundAction(AbstractAction):
         ]
         indexes: ClassVar[list[models.Index]] = [
             # every sweep: what is due, oldest first
-            models.Index(name="refund_due", fields=["due_at"], condition=Q(due_at__isnull=False)),
+            models.Index(
+                name="refund_due",
+                fields=["state", "due_at"],
+                condition=Q(due_at__isnull=False),
+            ),
             # "whose refund is re_…?": staff search, and what the provider tells us
             models.Index(
                 name="refund_by_provider_ref",
@@ -235,6 +245,7 @@ class RefundAttempt(AbstractAttempt):
             ),
         ]
         triggers: ClassVar[list[Any]] = [
+            only_while_submitting(action_table="refunds_refundaction"),
             frozen(*ATTEMPT_FROZEN),
             written_once(*ATTEMPT_WRITTEN_ONCE),
             no_delete(),

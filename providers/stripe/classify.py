@@ -84,6 +84,7 @@ class _Facts:
     codes: frozenset[str] = frozenset()
     param: str = ""
     message: str = ""
+    replayed: bool = False
 
 
 def classify(seen: Seen) -> Outcome:
@@ -141,6 +142,8 @@ def _conditions(row: Row) -> str:
         parts.append("code " + " or ".join(f"`{code}`" for code in row.code))
     if row.param:
         parts.append(f"param `{row.param}`")
+    if row.replayed:
+        parts.append("replayed")
     if row.message:
         parts.append("message `" + row.message.replace("|", "\\|") + "`")
     return "; ".join(parts) or "otherwise"
@@ -163,6 +166,8 @@ def _matches(row: Row, facts: _Facts) -> bool:
     if row.type and facts.type != row.type:
         return False
     if row.code and not any(_code_matches(code, facts.codes) for code in row.code):
+        return False
+    if row.replayed and not facts.replayed:
         return False
     if row.param and facts.param != row.param:
         return False
@@ -265,6 +270,7 @@ def _read_answer(seen: Seen, answer: Answer) -> tuple[_Facts, ProviderEffect | N
         codes=frozenset(code for code in codes if code),
         param=_word(error, "param"),
         message=message,
+        replayed=evidence.replayed,
     )
     return facts, effect, evidence
 

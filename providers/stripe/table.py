@@ -23,6 +23,7 @@ class Row:
     - `status`: HTTP statuses, first and last; `status`-only rows need Stripe's error object
     - `code`: Stripe's error code or message code, exact, or a prefix ending in `*`
     - `message`: a regular expression searched in Stripe's message
+    - `replayed`: only an answer that Stripe says it has stored under the key
     """
 
     what: str
@@ -35,6 +36,7 @@ class Row:
     code: tuple[str, ...] = ()
     param: str = ""
     message: str = ""
+    replayed: bool = False
     read_first: bool = False
     incident: bool = False
     source: str = "docs"
@@ -240,6 +242,25 @@ TABLE: tuple[Row, ...] = (
         word="key_reused_with_other_content",
         incident=True,
         source="issue",
+    ),
+    # 6a. The same out of the store: this key has answered for good, whatever is repaired since, so
+    #     pausing the account for it once more would never end.
+    Row(
+        what="no such payment, or no permission, answered from what is stored under the key",
+        status=(403, 404),
+        replayed=True,
+        outcome="Refused",
+        word="not_found",
+        source="here",
+    ),
+    Row(
+        what="wrong account, mode or object, answered from what is stored under the key",
+        status=BAD_REQUEST,
+        code=("account_invalid", "livemode_mismatch", "resource_missing"),
+        replayed=True,
+        outcome="Refused",
+        word="misconfigured",
+        source="here",
     ),
     Row(
         what="the API key is wrong or expired",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from effects import crashpoints
-from tests.acceptance.world import World, running_world
+from tests.acceptance.world import World, payment_of, running_world
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -105,7 +105,7 @@ def test_a_worker_killed_while_escalating_still_ends_with_a_case(world: World) -
     world.provider.fault("reset-after-execution", match={"idempotency_key": action_id})
     world.provider.fault(
         "list-unreadable",
-        match={"method": "GET", "params": {"payment_intent": f"pi_{point}"}},
+        match={"method": "GET", "params": {"payment_intent": payment_of(point)}},
         skip=1,
         times=None,
     )

@@ -15,7 +15,7 @@ import pytest
 
 from config.development import CHECKOUT
 from providers.sandbox import FAULTS
-from tests.acceptance.world import World, running_world
+from tests.acceptance.world import World, payment_of, running_world
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,7 +51,7 @@ def start(world: World, fault: str) -> str:
     """Arm a fault for one request of an order named after it, and propose its refund."""
     action_id = f"refund:order-{fault}:request-r1"
     if FAULTS[fault].match["method"] == "GET":
-        match = {"method": "GET", "params": {"payment_intent": f"pi_{fault}"}}
+        match = {"method": "GET", "params": {"payment_intent": payment_of(fault)}}
     else:
         match = {"idempotency_key": action_id}
     world.order(order_id=fault)

@@ -44,6 +44,11 @@ def running_world(**arguments: Any) -> Iterator[World]:
         yield World(stack)
 
 
+def payment_of(order_id: str) -> str:
+    """The payment of an order made here."""
+    return f"pi_{order_id.replace('-', '_')}"
+
+
 class World:
     """One running stack with an agent key, orders and their payments."""
 
@@ -58,14 +63,14 @@ class World:
     def order(self, *, captured_minor: int = 20_000, order_id: str | None = None) -> str:
         """A paid order, mirrored over HTTP; returns its id."""
         order_id = order_id or f"o{next(self._numbers)}"
-        self.provider.payment(amount=captured_minor, currency="usd", id=f"pi_{order_id}")
+        self.provider.payment(amount=captured_minor, currency="usd", id=payment_of(order_id))
         status, body = self.call(
             "PUT",
             f"/api/v1/orders/{order_id}",
             {
                 "currency": "USD",
                 "captured_minor": captured_minor,
-                "payment": {"provider": "stripe", "payment_intent": f"pi_{order_id}"},
+                "payment": {"provider": "stripe", "payment_intent": payment_of(order_id)},
                 "customer": {"ref": "c1", "email": "customer@example.com"},
                 "placed_at": "2026-01-15T10:00:00Z",
                 "source_version": 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,13 @@ def refused(status: int, message: str = "No.", **error: Any) -> Seen:
     return answered(
         status, {"error": {"type": "invalid_request_error", "message": message} | error}
     )
+
+
+def stored(seen: Seen) -> Seen:
+    """The same answer out of what the provider has stored under the key."""
+    assert seen.answer is not None
+    headers = dict(seen.answer.headers) | {"idempotent-replayed": "true"}
+    return replace(seen, answer=replace(seen.answer, headers=headers))
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
@@ -213,6 +221,10 @@ CASES: list[tuple[str, Seen, type, str]] = [
     ("mode", refused(400, code="livemode_mismatch"), Misconfigured, "livemode_mismatch"),
     ("404", refused(404, code="resource_missing", param="id"), Misconfigured, "not_found"),
     ("400 missing", refused(400, code="resource_missing"), Misconfigured, "not_found"),
+    ("stored 404", stored(refused(404, code="resource_missing")), Refused, "not_found"),
+    ("stored 403", stored(refused(403)), Refused, "not_found"),
+    ("stored mode", stored(refused(400, code="livemode_mismatch")), Refused, "misconfigured"),
+    ("stored missing", stored(refused(400, code="resource_missing")), Refused, "misconfigured"),
     ("refunded", refused(400, code="charge_already_refunded"), Refused, "already_refunded"),
     (
         "over what is left",
