@@ -5,6 +5,7 @@
 #   make test            all tests, in parallel       make test T=tests/effects
 #   make check           format, lint, types, imports, migrations
 #   make bench           what a refund costs
+#   make campaign        500 SIGKILLs at random instants while refunds go on (ARGS="--kills 50 --seed 7")
 #   make contract        the provider suite: sandbox, and Stripe when STRIPE_CONTRACT_KEY is set
 #   make lock            compile requirements*.in
 #   make clean           remove .venv, caches and the local data
@@ -28,7 +29,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help deps deps-run up demo test check format lock bench contract clean
+.PHONY: help deps deps-run up demo test check format lock bench campaign contract clean
 
 help:
 	@sed -n 's/^#  //p' Makefile
@@ -65,6 +66,9 @@ lock: deps
 
 bench: deps
 	@exec $(PY) -m bench $(ARGS)
+
+campaign: deps
+	@exec $(PY) -m tests.acceptance.campaign $(ARGS)
 
 contract: deps
 	@exec $(PY) -m pytest tests/contract $(ARGS)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ TABLE = CHECKOUT / "docs" / "faults.md"
 # These take the whole provider away, so each is tried when nothing else is on its way.
 WHOLE_PROVIDER = ("refuse-connection", "connect-timeout")
 # Faults of the list are only met when a list is read: the look before the first send.
-PARAMETERS: dict[str, dict[str, float]] = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "slow": {"seconds": 3},
     "executed-late": {"seconds": 1},
     "hang-before-execution": {"seconds": 5},

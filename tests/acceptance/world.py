@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -17,8 +18,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pytest
+from celery import Celery
 from psycopg.rows import dict_row
 
+from config.embedded.places import ephemeral_folder
+from config.embedded.servers import Servers
 from config.stack import Stack
 from providers.sandbox import SandboxClient
 from tests.stack import running_stack
@@ -44,6 +49,27 @@ def running_world(**arguments: Any) -> Iterator[World]:
         yield World(stack)
 
 
+@contextmanager
+def world_with_servers(**arguments: Any) -> Iterator[tuple[World, Servers]]:
+    """A world whose Postgres and Valkey nobody else uses, so that both may be taken away.
+
+    The Postgres really writes to disk: what it acknowledged must outlive its own death.
+    """
+    folder, lock = ephemeral_folder()
+    try:
+        with (
+            Servers(folder / "servers") as servers,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setenv("DATABASE_URL", servers.postgres.url())
+            patch.setenv("REDIS_URL", servers.valkey.url())
+            with running_world(**arguments) as world:
+                yield world, servers
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
 def payment_of(order_id: str) -> str:
     """The payment of an order made here."""
     return f"pi_{order_id.replace('-', '_')}"
@@ -57,11 +83,19 @@ class World:
         self.provider = SandboxClient(stack.sandbox_url)
         self.key = new_agent_key(stack)
         self._numbers = itertools.count(1)
+        self._broker: Celery | None = None
 
     # ---- doing
 
-    def order(self, *, captured_minor: int = 20_000, order_id: str | None = None) -> str:
-        """A paid order, mirrored over HTTP; returns its id."""
+    def order(
+        self,
+        *,
+        captured_minor: int = 20_000,
+        order_id: str | None = None,
+        source_version: int = 1,
+        url: str | None = None,
+    ) -> str:
+        """A paid order, mirrored over HTTP (again: the same statement); returns its id."""
         order_id = order_id or f"o{next(self._numbers)}"
         self.provider.payment(amount=captured_minor, currency="usd", id=payment_of(order_id))
         status, body = self.call(
@@ -73,17 +107,25 @@ class World:
                 "payment": {"provider": "stripe", "payment_intent": payment_of(order_id)},
                 "customer": {"ref": "c1", "email": "customer@example.com"},
                 "placed_at": "2026-01-15T10:00:00Z",
-                "source_version": 1,
+                "source_version": source_version,
             },
+            url=url,
         )
-        if status != 201:
+        if status == 503:
+            raise OSError(body)  # nothing was recorded: to the caller as good as nobody there
+        if status not in (200, 201):
             raise AssertionError((status, body))
         return order_id
 
     def propose(
-        self, order_id: str, *, request_id: str = "r1", amount_minor: int = 7_900
+        self,
+        order_id: str,
+        *,
+        request_id: str = "r1",
+        amount_minor: int = 7_900,
+        url: str | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """Propose over HTTP; the status and the body of the answer."""
+        """Propose over HTTP; the status and the body of the answer. `url`: of which web process."""
         return self.call(
             "POST",
             "/api/v1/refunds",
@@ -94,14 +136,26 @@ class World:
                 "currency": "USD",
                 "reason": "requested_by_customer",
             },
+            url=url,
         )
 
+    def publish(self, task: str, *arguments: Any, queue: str = "dispatch", **more: Any) -> None:
+        """Put a message straight into the broker, as anybody who can reach it could."""
+        if self._broker is None:
+            self._broker = Celery("outside", broker=self.stack.redis_url, set_as_current=False)
+        self._broker.send_task(task, args=arguments, queue=queue, ignore_result=True, **more)
+
     def call(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        url: str | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """One HTTP call as the agent's backend."""
+        """One HTTP call as the agent's backend. Raises OSError when nobody answers."""
         request = urllib.request.Request(
-            self.stack.url + path,
+            (url or self.stack.url) + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"},
@@ -159,6 +213,19 @@ class World:
             if refund["metadata"].get("action_id") == action_id and refund["status"] != "failed"
         ]
 
+    def posts(self, action_id: str) -> list[dict[str, Any]]:
+        """Every refund request that reached the provider for an action, whatever its generation."""
+        return [
+            request
+            for request in self.provider.requests("POST", "/v1/refunds")
+            if (request["idempotency_key"] or "").partition(":g")[0] == action_id
+        ]
+
+    def count(self, table: str) -> int:
+        """Rows of one of our tables."""
+        (row,) = self.query(f"SELECT count(*) AS n FROM {table}")
+        return int(row["n"])
+
     # ---- waiting
 
     def until(self, what: str, look: Callable[[], Any], *, seconds: float = REST_SECONDS) -> Any:
@@ -172,7 +239,10 @@ class World:
         raise AssertionError(f"after {seconds:g} s still not: {what}")
 
     def restless(self) -> list[str]:
-        """Actions that neither are over nor wait for a person."""
+        """Actions that neither are over nor wait for a person.
+
+        What stands AUTHORIZED on an order with an open incident waits for the incident's owner.
+        """
         rows = self.query(
             """
             SELECT a.action_id, a.state FROM refunds_refundaction a
@@ -181,6 +251,10 @@ class World:
               AND NOT (a.due_at IS NULL AND EXISTS (
                   SELECT 1 FROM effects_case c
                   WHERE c.action_id = a.action_id AND c.closed_at IS NULL))
+              AND NOT (a.state = 'AUTHORIZED' AND EXISTS (
+                  SELECT 1 FROM effects_case c JOIN refunds_order o ON o.id = a.order_id
+                  WHERE c.resource = 'order:' || o.order_id AND c.kind = 'incident'
+                    AND c.closed_at IS NULL))
             """
         )
         return [f"{row['action_id']} is {row['state']}" for row in rows]
