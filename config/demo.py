@@ -323,17 +323,22 @@ def new_reviewer() -> str:
     return password
 
 
-def play(stack: Stack) -> None:
-    """Both chapters, then what a person can do next."""
+def play(stack: Stack) -> Story:
+    """Both chapters."""
     os.environ.update({name: value for name, value in stack.env.items() if name.isupper()})
     os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
     import django
 
     django.setup()
-    password = new_reviewer()
     story = Story(stack=stack)
     story.killed_after_commit()
     story.provider_cannot_be_read()
+    return story
+
+
+def invite(story: Story) -> None:
+    """What a person can do next, on the stack that stays up."""
+    stack, password = story.stack, new_reviewer()
     now = datetime.now().astimezone().strftime("%H%M%S")
     print(
         f"""
@@ -363,9 +368,10 @@ def main() -> int:
     interrupt_on_signals()
     try:
         with persistent_stack(env=DEMO_SECONDS) as stack:
-            play(stack)
+            story = play(stack)
             if once:
                 return 0
+            invite(story)
             print("Ctrl-C stops everything this started, and nothing else.", flush=True)
             watch(stack)
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from uuid import UUID
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import Case as CaseWhen
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, When
-from django.db.models.functions import Extract, JSONObject
+from django.db.models.functions import Coalesce, Extract, JSONObject
 
 from effects.clock import DatabaseNow
 from effects.models import Case, Switch
@@ -22,7 +22,7 @@ from effects.states import State
 from policies.models import PolicyVersion
 from policies.rules import Facts, OtherAction
 from providers.registry import payment_provider
-from refunds.models import Order, RefundAction, RefundAttempt
+from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt
 
 # Other actions of the order that the rules look at: the newest, so that an order with thousands of
 # refunds cannot make a decision slow. The balances count all of them anyway.
@@ -131,7 +131,19 @@ def read_beside(
                         action_id="action_id",
                         state="state",
                         amount_minor="amount_minor",
-                        age=_age_seconds(),
+                        age=_age_seconds(F("state_since")),
+                    )
+                )[:OTHERS_MAX]
+            ),
+            elsewhere=ArraySubquery(
+                ExternalRefund.objects.filter(order_id=OuterRef("pk"))
+                .exclude(status__in=["failed", "canceled"])
+                .order_by("-pk")
+                .values(
+                    found=JSONObject(
+                        ref="provider_ref",
+                        amount_minor="amount_minor",
+                        age=_age_seconds(Coalesce("made_at", "seen_at")),
                     )
                 )[:OTHERS_MAX]
             ),
@@ -146,7 +158,16 @@ def read_beside(
             ),
             action_exists=Exists(RefundAction.objects.filter(action_id=action_id)),
         )
-        .values("now", "policy", "switches", "cases", "others", "attempts", "action_exists")
+        .values(
+            "now",
+            "policy",
+            "switches",
+            "cases",
+            "others",
+            "elsewhere",
+            "attempts",
+            "action_exists",
+        )
         .get()
     )
     policy = row["policy"] or {"number": 0, "hash": ""}
@@ -169,6 +190,16 @@ def read_beside(
                 age_seconds=float(other["age"]),
             )
             for other in row["others"]
+        )
+        # Refunded in a dashboard is refunded: the rules ask about the same amount there, too.
+        + tuple(
+            OtherAction(
+                action_id=refund["ref"],
+                state=State.SUCCEEDED,
+                amount_minor=refund["amount_minor"],
+                age_seconds=float(refund["age"]),
+            )
+            for refund in row["elsewhere"]
         ),
         attempts=tuple(
             AttemptNow(
@@ -183,9 +214,9 @@ def read_beside(
     )
 
 
-def _age_seconds() -> Any:
-    """Seconds since an action entered its state, as SQL, so that no clock but one is asked."""
-    return Extract(DatabaseNow() - F("state_since"), "epoch")
+def _age_seconds(since: Any) -> Any:
+    """Seconds since a moment, as SQL, so that no clock but one is asked."""
+    return Extract(DatabaseNow() - since, "epoch")
 
 
 def facts_for(

@@ -533,7 +533,7 @@ def _own_part(locked: Locked) -> str:
         return "This action's own refund exists beside it."
     if locked.action.state in (State.SUBMITTING, State.UNKNOWN):
         return "Whether this action's own request did anything is still being found out."
-    return "Nothing was done for this action; close this case, then approve or reject."
+    return "Nothing was done for this action; approve or reject it."
 
 
 def _stop_tampered(*, locked: Locked) -> Wait:
