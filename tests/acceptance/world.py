@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shutil
 import time
@@ -22,6 +23,7 @@ import pytest
 from celery import Celery
 from psycopg.rows import dict_row
 
+from config.development import OFFLINE
 from config.embedded.places import ephemeral_folder
 from config.embedded.servers import Servers
 from config.stack import Stack
@@ -61,8 +63,12 @@ def world_with_servers(**arguments: Any) -> Iterator[tuple[World, Servers]]:
             Servers(folder / "servers") as servers,
             pytest.MonkeyPatch.context() as patch,
         ):
-            patch.setenv("DATABASE_URL", servers.postgres.url())
-            patch.setenv("REDIS_URL", servers.valkey.url())
+            addresses = {
+                "DATABASE_URL": servers.postgres.url(),
+                "REDIS_URL": servers.valkey.url(),
+            }
+            for name, value in (OFFLINE | os.environ | addresses).items():
+                patch.setenv(name, value)
             with running_world(**arguments) as world:
                 yield world, servers
     finally:
