@@ -1,4 +1,4 @@
-"""Compile the three requirements files: exact pins, hashes, and the why of each direct dependency.
+"""Compile the requirements files: exact pins, hashes, and the why of each direct dependency.
 
 The why stands once, behind the pin in `requirements*.in`; here it is carried into the lock file, so
 that whoever reads `requirements.txt` knows what each line is for. No registry address is written.
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("requirements", "requirements-local", "requirements-dev")
+NAMES = ("requirements", "requirements-local", "requirements-dev", "bench/requirements")
 HEADER = "# Made by `make lock` from {name}.in: edit that file. Installed with --require-hashes.\n"
 
 
