@@ -197,8 +197,9 @@ class Story:
         """Follow an action until it stands at one of these states."""
 
         def look() -> dict[str, Any] | None:
-            self.tell_history(action_id)
             answer: dict[str, Any] = self.agent.call("GET", f"/api/v1/refunds/{action_id}")
+            # After the read, so that the history tells how it came to that state.
+            self.tell_history(action_id)
             return answer if answer["state"] in states else None
 
         return until(f"{action_id} to become {' or '.join(states)}", look)
