@@ -54,11 +54,12 @@ def test_the_examples_of_the_documentation_work(make_stack: MakeStack) -> None:
     assert run(order)[1]["refundable_minor"] == 30_000
     assert run(refund)[0]["action_id"] == "refund:order-5000:request-1"
     deadline = time.monotonic() + SETTLED_SECONDS
-    while (answers := run(refund))[1]["state"] != "SUCCEEDED":
+    while (answers := run(refund))[0]["state"] != "SUCCEEDED":
         assert time.monotonic() < deadline, answers
         time.sleep(0.5)
     # Its belief of nothing refunded is old by now, and it is answered all the same.
     assert answers[0]["final"] is True
+    assert answers[1]["state"] == "SUCCEEDED"
     assert len(answers[2]["data"]) == 1
     waiting, withdrawn = run(withdrawal)
     assert (waiting["state"], withdrawn["state"]) == ("AWAITING_APPROVAL", "CANCELLED")

@@ -14,8 +14,8 @@ from agents.answers import NEXT, POLL_AFTER_SECONDS
 from agents.api import PAGE_MAX
 from effects.cases import open_case
 from effects.models import Case
+from effects.outcomes import Succeeded
 from effects.states import FINAL_STATES, State
-from effects.transitions import move
 from policies.models import DecisionRecord
 from refunds.kind import REFUND
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
@@ -55,20 +55,10 @@ def propose(caller: Caller, order: Order, status: int, **changes: Any) -> Any:
 def succeeded(caller: Caller, order: Order) -> str:
     """A refund of 79.00 that is done; answers its id."""
     action_id: str = propose(caller, order, 201)["action_id"]
-    with transaction.atomic():
-        locked = REFUND.lock(action_id=action_id)
-        assert locked is not None
-        assert REFUND.reserve(locked=locked)
-        shared: dict[str, Any] = {"kind": REFUND, "locked": locked, "actor": "test", "data": {}}
-        move(target=State.SUBMITTING, event="test.claimed", due_at=locked.now, **shared)
-        move(
-            target=State.SUCCEEDED,
-            event="test.succeeded",
-            due_at=None,
-            provider_ref="re_1",
-            provider_status="succeeded",
-            **shared,
-        )
+    action = RefundAction.objects.select_related("order").get(action_id=action_id)
+    token = builders.claimed(action).token
+    done = Succeeded(effect=builders.effect(action, ref="re_1"), evidence=builders.NO_EVIDENCE)
+    builders.answered(token, done)
     return action_id
 
 

@@ -48,12 +48,9 @@ def still_open(case: Case, result: object) -> str:
 
 
 def unknown_action() -> RefundAction:
-    return builders.stand_at(
-        builders.action(builders.order()),
-        State.UNKNOWN,
-        unknown_since=database_now(),
-        reserved_minor=7_900,
-    )
+    action = builders.action(builders.order())
+    builders.claimed(action)
+    return builders.stand_at(action, State.UNKNOWN, unknown_since=database_now())
 
 
 def test_a_closed_case_says_who_and_why_and_the_history_has_it(owner):

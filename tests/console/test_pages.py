@@ -191,7 +191,7 @@ def test_a_page_says_what_the_state_means_and_whose_turn_it_is(awaiting):
     assert STATES[State.AWAITING_APPROVAL].means in text
     assert "150.00 USD" in text
     assert "200.00 USD is left to refund" in text
-    assert "15000 is above the ceiling of 10000" in text
+    assert "150.00 USD is above the ceiling of 100.00 USD" in text
 
 
 def test_a_search_is_exact_by_action_order_and_provider_reference(awaiting):

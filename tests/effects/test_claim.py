@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 
 from effects.claim import Claimed, NotClaimed, claim
 from effects.clock import database_now
@@ -23,6 +23,7 @@ from refunds.kind import (
     SWITCH_RECHECK_SECONDS,
 )
 from refunds.models import Order, RefundAction, RefundAttempt, RefundEvent
+from refunds.withdraw import Withdrawn, withdraw_refund
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -320,35 +321,78 @@ def test_a_key_that_was_never_used_has_no_age() -> None:
     assert isinstance(try_claim(action), Claimed)
 
 
-def test_a_payload_that_was_tampered_with_is_a_bug_and_nothing_moves() -> None:
-    action = builders.action(builders.order())
-    with connection.cursor() as cursor:
-        cursor.execute("SET session_replication_role = replica")  # past our triggers
-        cursor.execute(
-            "UPDATE refunds_refundaction SET payload = replace(payload, '7900', '7901')"
-            " WHERE id = %s",
-            [action.pk],
-        )
-        cursor.execute("SET session_replication_role = DEFAULT")
-    with pytest.raises(Bug, match="does not match its hash"):
-        try_claim(action)
-    assert builders.fresh(action).state == State.AUTHORIZED
+def tampered_with(action: RefundAction) -> RefundAction:
+    """One minor unit more in the frozen request, as somebody with the database could write it."""
+    changed = action.payload.replace("7900", "7901")
+    assert changed != action.payload
+    with builders.past_the_triggers():
+        RefundAction.objects.filter(pk=action.pk).update(payload=changed)
+    return builders.fresh(action)
+
+
+def test_a_payload_that_was_tampered_with_is_an_incident_and_nothing_moves() -> None:
+    action = tampered_with(builders.action(builders.order()))
+    assert why_not(action) == "its frozen request was changed"
+    after = builders.fresh(action)
+    assert (after.state, after.order.reserved_minor) == (State.AUTHORIZED, 0)
     assert not RefundAttempt.objects.filter(action=action).exists()
+    waits = (builders.due(action) - database_now()).total_seconds()
+    assert 0 < waits <= INCIDENT_RECHECK_SECONDS
+    (case,) = Case.objects.all()
+    assert (case.kind, case.action_id) == (Case.Kind.INCIDENT, action.action_id)
+    assert (case.resource, case.owner) == (str(action.order), settings.CASE_OWNER)
+    assert "does not match its hash" in case.reason
+    assert "Nothing was sent." in case.reason
+    assert case.evidence == {"payload_hash": action.payload_hash}
+
+
+def test_a_payload_that_was_tampered_with_pauses_the_whole_order() -> None:
+    order = builders.order()
+    action, sibling = builders.action(order), builders.action(order, amount_minor=500)
+    tampered_with(action)
+    why_not(action)
+    assert "paused by an open incident" in why_not(sibling)
+
+
+def test_closing_the_incident_does_not_let_a_tampered_payload_through() -> None:
+    action = tampered_with(builders.action(builders.order()))
+    for closed in (1, 2):
+        assert why_not(action) == "its frozen request was changed"
+        assert Case.objects.filter(closed_at__isnull=True).update(closed_at=database_now()) == 1
+        assert Case.objects.filter(kind=Case.Kind.INCIDENT).count() == closed
+    assert not RefundAttempt.objects.exists()
+
+
+def test_a_person_s_yes_does_not_let_a_tampered_payload_through() -> None:
+    action = approved(waiting_for_a_person(builders.order(captured_minor=790_000)))
+    with builders.past_the_triggers():
+        RefundAction.objects.filter(pk=action.pk).update(payload=action.payload + " ")
+    assert why_not(action) == "its frozen request was changed"
+    assert builders.fresh(action).state == State.AUTHORIZED
+
+
+def test_what_was_tampered_with_can_be_withdrawn() -> None:
+    """As its case says: it would stand there for ever otherwise."""
+    action = tampered_with(builders.action(builders.order()))
+    why_not(action)
+    assert isinstance(withdraw_refund(action_id=action.action_id, actor="person:x"), Withdrawn)
+    assert builders.fresh(action).state == State.CANCELLED
 
 
 def test_an_authorized_action_with_an_unresolved_attempt_is_a_bug() -> None:
     action = builders.action(builders.order())
     now = database_now()
-    RefundAttempt.objects.create(
-        action=action,
-        number=1,
-        generation=1,
-        idempotency_key=action.action_id,
-        worker="w",
-        claimed_at=now,
-        lease_until=now,
-        closed_at=now,
-    )
+    with builders.past_the_triggers():
+        RefundAttempt.objects.create(
+            action=action,
+            number=1,
+            generation=1,
+            idempotency_key=action.action_id,
+            worker="w",
+            claimed_at=now,
+            lease_until=now,
+            closed_at=now,
+        )
     with pytest.raises(Bug, match="unresolved"):
         try_claim(action)
 

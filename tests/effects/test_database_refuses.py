@@ -16,7 +16,7 @@ from approvals.models import Approval
 from effects.clock import database_now
 from effects.models import Breaker, Case, SweepRun
 from effects.outcomes import Evidence, Succeeded
-from effects.states import STATES_WITHOUT_OPEN_QUESTIONS, State
+from effects.states import IN_FLIGHT_STATES, STATES_WITHOUT_OPEN_QUESTIONS, State
 from policies.models import DecisionRecord, PolicyVersion
 from refunds.models import (
     AgentNote,
@@ -140,7 +140,15 @@ def test_a_row_begins_only_where_a_decision_puts_it(action: RefundAction, state:
             sql(insert)
 
 
-@pytest.mark.parametrize(("column", "value"), [("generation", "2"), ("provider_ref", "'re_1'")])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("generation", "2"),
+        ("provider_ref", "'re_1'"),
+        ("attempt_count", "1"),
+        ("key_first_used_at", "now()"),
+    ],
+)
 def test_a_row_begins_with_nothing_sent(action: RefundAction, column: str, value: str) -> None:
     columns = columns_of_an_action()
     changed = {"action_id": "'refund:order-1:request-copy'", column: value}
@@ -198,6 +206,15 @@ def test_a_reservation_is_all_or_nothing(action: RefundAction) -> None:
         sql("UPDATE refunds_refundaction SET reserved_minor = 1 WHERE id = %s", action.pk)
 
 
+def test_only_the_claim_reserves(action: RefundAction) -> None:
+    """Without an attempt or evidence nothing is on the wire that the amount could be held for."""
+    update = "UPDATE refunds_refundaction SET reserved_minor = amount_minor WHERE id = %s"
+    with refused("refund_reserves_for_an_attempt"):
+        sql(update, action.pk)
+    builders.claimed(action)
+    assert builders.fresh(action).reserved_minor == action.amount_minor
+
+
 def test_what_is_over_reserves_nothing(action: RefundAction) -> None:
     with refused("refund_over_reserves_nothing"):
         sql(
@@ -210,8 +227,8 @@ def test_what_is_over_reserves_nothing(action: RefundAction) -> None:
 def test_an_unknown_has_a_beginning(action: RefundAction) -> None:
     with refused("refund_unknown_has_a_beginning"):
         sql(
-            "UPDATE refunds_refundaction SET state = 'UNKNOWN', reserved_minor = amount_minor "
-            "WHERE id = %s",
+            "UPDATE refunds_refundaction SET state = 'UNKNOWN', reserved_minor = amount_minor, "
+            "attempt_count = 1 WHERE id = %s",
             action.pk,
         )
 
@@ -289,6 +306,64 @@ def test_an_attempt_closed_without_an_answer_is_still_resolved_once(action: Refu
     assert sql("UPDATE refunds_refundattempt SET resolution = 'executed'") == 1
     with refused("stays as it is"):
         sql("UPDATE refunds_refundattempt SET resolution = 'not_executed'")
+
+
+INSERT_ATTEMPT = (
+    "INSERT INTO refunds_refundattempt (token, number, generation, idempotency_key, worker, "
+    "claimed_at, lease_until, closed_at, outcome, resolution, resolved_by, action_id) "
+    "VALUES (gen_random_uuid(), 9, 1, 'k', 'w', now(), now(), {closed_at}, '', {resolution}, '', "
+    "%s)"
+)
+
+
+def stands(action: RefundAction, state: State) -> None:
+    """Put it there whatever the way: which states take an attempt is asked, not how it came."""
+    columns = {
+        "state": state.value,
+        "reserved_minor": 7_900 if state in IN_FLIGHT_STATES else 0,
+        "provider_ref": "re_1" if state in (State.SUCCEEDED, State.PENDING) else "",
+        "attempt_count": 1,
+        "due_at": database_now(),
+        "unknown_since": database_now(),
+    }
+    with builders.past_the_triggers():
+        RefundAction.objects.filter(pk=action.pk).update(**columns)
+
+
+@pytest.mark.parametrize("state", State)
+def test_an_attempt_is_born_only_while_its_action_is_submitting(
+    action: RefundAction, state: State
+) -> None:
+    stands(action, state)
+    insert = INSERT_ATTEMPT.format(closed_at="NULL", resolution="''")
+    if state is State.SUBMITTING:
+        assert sql(insert, action.pk) == 1
+        return
+    with refused("an attempt begins open, in the claim of its action"):
+        sql(insert, action.pk)
+    now = database_now()
+    with refused("an attempt begins open, in the claim of its action"):
+        RefundAttempt.objects.create(
+            action=action,
+            number=9,
+            generation=1,
+            idempotency_key="k",
+            worker="w",
+            claimed_at=now,
+            lease_until=now,
+        )
+    assert not RefundAttempt.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("closed_at", "resolution"), [("now()", "''"), ("now()", "'not_executed'"), ("NULL", "'x'")]
+)
+def test_an_attempt_begins_open_and_unresolved(
+    action: RefundAction, closed_at: str, resolution: str
+) -> None:
+    stands(action, State.SUBMITTING)
+    with refused("an attempt begins open, in the claim of its action"):
+        sql(INSERT_ATTEMPT.format(closed_at=closed_at, resolution=resolution), action.pk)
 
 
 def test_a_second_open_attempt_is_refused(action: RefundAction) -> None:

@@ -279,6 +279,9 @@ def test_what_an_answer_makes_of_an_action(word: str, arrival: str) -> None:
         assert opened == ["unexpected-success"]
     elif after.state == "FAILED_FINAL" != before.state:
         assert opened == ["failed"]
+    elif word == "unknown" and before.state in ("REJECTED", "EXPIRED", "CANCELLED"):
+        # Somebody was told that nothing was sent, and now nobody knows.
+        assert opened == ["incident"]
     else:
         assert opened == []
 
@@ -345,6 +348,34 @@ def test_a_late_success_after_a_refusal_wins_with_a_case() -> None:
     assert after.state == State.SUCCEEDED
     assert "unexpected-success" in _open_cases(action)
     assert "failed" not in _open_cases(action)
+
+
+@pytest.mark.parametrize("state", ["REJECTED", "EXPIRED", "CANCELLED"])
+def test_a_late_doubt_about_what_is_over_is_an_incident_once_and_moves_nothing(state: str) -> None:
+    action = builders.fresh(builders.action(builders.order()))
+    token = builders.claimed(action).token
+    before = _over(State(state))(action)
+    for _ in range(2):
+        builders.answered(token, unknown(action))
+    after = builders.fresh(action)
+    assert (after.state, after.due_at, after.order.version) == (state, None, before.order.version)
+    (case,) = Case.objects.filter(action_id=action.action_id)
+    assert (case.kind, case.closed_at) == (Case.Kind.INCIDENT, None)
+    assert "may have been executed after all" in case.reason
+    assert "read_timeout" in case.reason
+    assert case.evidence["outcome"] == "unknown:read_timeout"
+
+
+def test_a_late_doubt_about_what_is_over_is_ended_by_proof() -> None:
+    """What its case tells a person to look for: the refund is there, and is taken as it is."""
+    action = builders.fresh(builders.action(builders.order()))
+    token = builders.claimed(action).token
+    _over(State.CANCELLED)(action)
+    builders.answered(token, unknown(action))
+    builders.answered(token, succeeded(action))
+    after = builders.fresh(action)
+    assert (after.state, after.order.refunded_minor) == (State.SUCCEEDED, 7_900)
+    assert _open_cases(action) == ["incident", "unexpected-success"]
 
 
 def test_a_refusal_that_may_be_our_own_shadow_is_read_at_once() -> None:

@@ -52,15 +52,10 @@ def test_an_authorized_action_that_nobody_dispatches_is_overdue():
 
 
 def test_the_oldest_unresolved_key_is_aged_and_a_resolved_one_is_not():
-    order = builders.order()
-    now = database_now()
-    action = builders.stand_at(
-        builders.action(order),
-        State.UNKNOWN,
-        unknown_since=now,
-        key_first_used_at=now - timedelta(hours=2),
-        reserved_minor=7_900,
-    )
+    action = builders.action(builders.order())
+    builders.claimed(action)
+    builders.skew_clock(2 * 3_600)
+    builders.lease_over(action)
     assert scrape()["refund_once_oldest_unresolved_key_age_seconds", "refund"] >= 7_200
     builders.stand_at(action, State.SUCCEEDED, provider_ref="re_1")
     assert scrape()["refund_once_oldest_unresolved_key_age_seconds", "refund"] == 0
