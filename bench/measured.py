@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ def latencies_ms(seconds: Sequence[float]) -> dict[str, float]:
     """The 50th and 99th percentile (nearest rank), in milliseconds."""
     ranked = sorted(seconds)
     return {
-        f"p{percent}_ms": 1000 * ranked[min(len(ranked) - 1, len(ranked) * percent // 100)]
+        f"p{percent}_ms": 1000 * ranked[math.ceil(len(ranked) * percent / 100) - 1]
         for percent in (50, 99)
     }
 

@@ -32,6 +32,7 @@ STAGES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 #: What is below takes next to nothing.
 LINES_MAX = 12
 TASK = ("celery/app/trace.py", "trace_task")
+SWEEPS = ("reconciliation/sweep.py", "refunds/dispatch_due.py")
 # Innermost first: the library in whose name the time passes.
 LIBRARIES = (
     *("psycopg_binary", "psycopg", "django_fsm", "django", "stripe", "requests", "urllib3"),
@@ -105,6 +106,8 @@ def _told(samples: Sequence[tuple[list[str], float]], *, count: int) -> str:
         marks = {tuple(frame.split("\x00")[:2]) for frame in frames}
         if not any(path.endswith(TASK[0]) and function == TASK[1] for path, function in marks):
             continue  # waiting for messages, and Celery's own boot
+        if any(path.endswith(SWEEPS) for path, _ in marks):
+            continue  # not a refund's; and one may have stood still while the backlog was made
         for counted, name in (
             (by_stage, _stage(frames)),
             (by_library, _library(frames)),
