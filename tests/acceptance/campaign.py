@@ -175,7 +175,7 @@ class Campaign:
                 kind, index = slot
                 stack.kill(kind, index=index)
                 report.kills[kind] += 1
-                starting[slot] = starter.submit(stack.restart, kind, index=index)
+                starting[slot] = starter.submit(self._start_again, kind, index)
                 if interlude is not None and report.kills.total() * 2 >= kills:
                     report.incidental.append(interlude())
                     interlude = None
@@ -187,6 +187,16 @@ class Campaign:
                     )
             for future in starting.values():
                 future.result()
+
+    def _start_again(self, kind: str, index: int) -> None:
+        """As a supervisor does: also when it does not come up, which without a broker it cannot."""
+        for remaining in (2, 1, 0):
+            try:
+                self.world.stack.restart(kind, index=index)
+                return
+            except ServerError:
+                if not remaining:
+                    raise
 
     def _disturb(self) -> None:
         """A fault every second or two, and a latency that changes."""
