@@ -346,6 +346,7 @@ class RefundKind(EffectKind):
         order = locked.resource
         locked.reading = reading
         new = [stranger for stranger in reading.strangers if _is_new(stranger)]
+        told: dict[str, dict[str, Any]] = {}
         for stranger in new:
             ExternalRefund.objects.create(
                 order=order,
@@ -369,17 +370,18 @@ class RefundKind(EffectKind):
             self.new_event(
                 locked=locked, kind="order.external_refund_found", actor="provider", data=seen
             ).save(force_insert=True)
+            told[stranger.ref] = seen
+        if new:
+            # One case is open per kind: it names them all, or the second would be told to nobody.
             cases.open_case(
                 kind=Case.Kind.FOUND_ELSEWHERE,
                 effect=self.name,
                 locked=locked,
                 reason=(
-                    f"Already refunded {format_amount(stranger.amount_minor, stranger.currency)} "
-                    f"outside of this service ({stranger.ref}"
-                    + (f", {stranger.created_at:%Y-%m-%d %H:%M} UTC" if stranger.created_at else "")
-                    + f"). {_own_part(locked)} Decide whether the customer is still owed."
+                    f"Already refunded outside of this service: {_listed(new)}. "
+                    f"{_own_part(locked)} Decide whether the customer is still owed."
                 ),
-                evidence=seen,
+                evidence=told,
             )
         if new or not locked.reading_written:
             self._write_order(locked=locked)
@@ -525,6 +527,16 @@ def _known_refs(*, order: Order, look: Listing) -> set[str]:
 
 def _is_new(stranger: ProviderEffect) -> bool:
     return not ExternalRefund.objects.filter(provider_ref=stranger.ref).exists()
+
+
+def _listed(strangers: list[ProviderEffect]) -> str:
+    """Refunds made elsewhere as people read them: amount, id, and when, as far as it is known."""
+    return ", ".join(
+        f"{format_amount(stranger.amount_minor, stranger.currency)} ({stranger.ref}"
+        + (f", {stranger.created_at:%Y-%m-%d %H:%M} UTC" if stranger.created_at else "")
+        + ")"
+        for stranger in strangers
+    )
 
 
 def _own_part(locked: Locked) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import pytest
 from django.db import connection
+from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import override_settings
 
@@ -22,7 +22,7 @@ def _tables_can_be_emptied_between_tests() -> Iterator[None]:
     """
     original = DatabaseOperations.execute_sql_flush
 
-    def flush(self: Any, sql_list: list[str]) -> None:
+    def flush(self: BaseDatabaseOperations, sql_list: Iterable[str]) -> None:
         around = [
             "SET session_replication_role = replica;",
             *sql_list,
