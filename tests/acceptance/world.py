@@ -185,7 +185,7 @@ class World:
     def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         """Rows of one query."""
         with self.rows() as connection:
-            return connection.execute(sql, values).fetchall()  # type: ignore[call-overload]
+            return connection.execute(sql, values).fetchall()
 
     def action(self, action_id: str) -> dict[str, Any]:
         """One action's row."""
