@@ -1,8 +1,8 @@
 """A campaign: workers, beats and web processes killed at random instants while refunds go on.
 
 `python -m tests.acceptance.campaign --kills 500 --seed 7` (make campaign) runs it on servers of
-its own. The seed fixes who is killed in which order, the pauses in between, what is proposed and
-which faults the provider has; what each victim was doing at that instant is the machine's chance.
+its own. The seed fixes how long each process lives, what is proposed and which faults the provider
+has; what a victim is doing at the instant of its death is the machine's chance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +25,9 @@ from config.embedded.servers import Servers
 from config.processes import ServerError
 from tests.acceptance.world import World, world_with_servers
 
-# Workers hold the money, so they die most often.
-VICTIMS = (("worker", 10), ("web", 2), ("beat", 2))
-PAUSE_SECONDS = (0.05, 1.4)
+# How long each lives at most once it is ready; the instant of its death is drawn from that. Long
+# enough that work gets done in between, short enough that somebody dies every second or two.
+LIFE_SECONDS = {"worker": 5.0, "web": 10.0, "beat": 10.0}
 # Faults that a provider has and gets over; those that pause the account wait for a person.
 FAULTS = (
     *("reset-before-execution", "reset-after-execution", "close-after-execution", "slow"),
@@ -63,6 +63,9 @@ class Report:
     statuses: Counter[int] = field(default_factory=Counter)
     unanswered: int = 0
     faults: int = 0
+    false_starts: int = 0
+    #: Ended without us: a Celery worker may when its broker goes away.
+    died_alone: Counter[str] = field(default_factory=Counter)
     states: dict[str, int] = field(default_factory=dict)
     asked_by_person: int = 0
     attempts: int = 0
@@ -86,6 +89,8 @@ class Report:
             "proposals answered": _counted({str(k): v for k, v in self.statuses.items()}),
             "calls without an answer, repeated": self.unanswered,
             "provider faults set": self.faults,
+            "ended by themselves and started again": _counted(self.died_alone) or "none",
+            "starts that had to be repeated": self.false_starts,
             "actions": f"{self.actions} ({_counted(self.states)})",
             "attempts": f"{self.attempts}, of which {self.cut_off} ended without an answer",
             "actions that were UNKNOWN at some time": self.found_out,
@@ -109,10 +114,11 @@ class Campaign:
         self.world = world
         self.report = Report(seed=seed)
         self.say = say
-        self._kills = random.Random(f"{seed}-kills")
         self._proposals = random.Random(f"{seed}-proposals")
         self._faults = random.Random(f"{seed}-faults")
         self._done = threading.Event()
+        self._counting = threading.Lock()
+        self._kills_left = 0
         #: What was answered: action id -> amount.
         self.accepted: dict[str, int] = {}
         self._errors: list[str] = []
@@ -152,41 +158,47 @@ class Campaign:
             thread.join()
 
     def _kill(self, *, kills: int, until: float, interlude: Callable[[], str] | None) -> None:
-        """SIGKILL somebody's whole group, start it again at once, and go on meanwhile.
-
-        Only who is ready is killed: dying while being imported proves little.
-        """
+        """Let everybody die at instants of their own, again and again, and tell how it goes."""
         stack, report = self.world.stack, self.report
         slots = [
-            (kind, index) for kind, _ in VICTIMS for index in range(len(stack.processes[kind]))
+            (kind, index) for kind in LIFE_SECONDS for index in range(len(stack.processes[kind]))
         ]
-        weights = {kind: weight / max(len(stack.processes[kind]), 1) for kind, weight in VICTIMS}
-        starting: dict[tuple[str, int], Future[None]] = {}
-        told = time.monotonic()
-        with ThreadPoolExecutor(len(slots)) as starter:
-            while report.kills.total() < kills and time.monotonic() < until:
-                time.sleep(self._kills.uniform(*PAUSE_SECONDS))
-                ready = [slot for slot in slots if slot not in starting or starting[slot].done()]
-                if not ready:
-                    continue
-                (slot,) = self._kills.choices(ready, [weights[kind] for kind, _ in ready])
-                if slot in starting:
-                    starting.pop(slot).result()
-                kind, index = slot
-                stack.kill(kind, index=index)
-                report.kills[kind] += 1
-                starting[slot] = starter.submit(self._start_again, kind, index)
+        self._kills_left = kills
+        told = 0.0
+        with ThreadPoolExecutor(len(slots)) as reapers:
+            reaping = [reapers.submit(self._reap, kind, index, until) for kind, index in slots]
+            while not all(future.done() for future in reaping):
+                time.sleep(0.2)
                 if interlude is not None and report.kills.total() * 2 >= kills:
                     report.incidental.append(interlude())
                     interlude = None
                 if time.monotonic() - told > PROGRESS_SECONDS:
                     told = time.monotonic()
                     self.say(
-                        f"{report.kills.total()} of {kills} kills, {len(self.accepted)} "
-                        f"refunds proposed, {len(self.world.restless())} moving"
+                        f"{report.kills.total()} of {kills} kills, {len(self.accepted)} refunds "
+                        f"proposed, {len(self.world.restless())} moving"
                     )
-            for future in starting.values():
+            for future in reaping:
                 future.result()
+
+    def _reap(self, kind: str, index: int, until: float) -> None:
+        """SIGKILL one process's whole group at a random instant of its life, start it again, go on.
+
+        Its life begins when it is ready: dying while being imported proves little.
+        """
+        instants = random.Random(f"{self.report.seed}-{kind}-{index}")
+        while time.monotonic() < until:
+            time.sleep(instants.uniform(0.05, LIFE_SECONDS[kind]))
+            with self._counting:
+                if not self._kills_left:
+                    return
+                if self.world.stack.processes[kind][index].alive:
+                    self._kills_left -= 1
+                    self.report.kills[kind] += 1
+                else:
+                    self.report.died_alone[kind] += 1
+            self.world.stack.kill(kind, index=index)
+            self._start_again(kind, index)
 
     def _start_again(self, kind: str, index: int) -> None:
         """As a supervisor does: also when it does not come up, which without a broker it cannot."""
@@ -195,6 +207,7 @@ class Campaign:
                 self.world.stack.restart(kind, index=index)
                 return
             except ServerError:
+                self.report.false_starts += 1
                 if not remaining:
                     raise
 
