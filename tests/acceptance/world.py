@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +27,7 @@ from psycopg.rows import dict_row
 from config.development import OFFLINE
 from config.embedded.places import ephemeral_folder
 from config.embedded.servers import Servers
+from config.processes import ServerError
 from config.stack import Stack
 from providers.sandbox import SandboxClient
 from tests.stack import running_stack
@@ -171,6 +173,29 @@ class World:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
+
+    @contextmanager
+    def supervised(self) -> Iterator[list[str]]:
+        """Start again whatever ends by itself, as `make up` and compose do; the names of those."""
+        started: list[str] = []
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.2):
+                for kind, index, process in self.stack.dead():
+                    started.append(process.name)
+                    try:
+                        self.stack.restart(kind, index=index)
+                    except ServerError:
+                        continue  # it is tried again
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield started
+        finally:
+            over.set()
+            thread.join()
 
     # ---- reading
 
