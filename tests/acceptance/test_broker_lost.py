@@ -23,11 +23,9 @@ pytestmark = pytest.mark.timeout(300)
 
 # `make campaign` takes it away for a minute.
 AWAY_SECONDS = 10.0
-# A caller waits this long for a 201 when the broker is away, on a busy machine; it is one refused
-# connection and one repetition.
+# A caller waits this long for a 201, on a busy machine: while the broker is away that is refused
+# connections, while it stands still the timeout of config/wsgi.py.
 ANSWERED_SECONDS = 5.0
-# A broker that takes connections and does not answer is given up after its socket_timeout, 10 s.
-ANSWERED_FROZEN_SECONDS = 15.0
 # Celery's consumers try to connect every 2, 4, 6 … seconds; then the hints, half a minute apart.
 BACK_SECONDS = 120.0
 
@@ -51,9 +49,7 @@ def world(broker: Valkey) -> Iterator[World]:
         yield running
 
 
-def propose(
-    world: World, name: str, *, count: int, within_seconds: float = ANSWERED_SECONDS
-) -> list[str]:
+def propose(world: World, name: str, *, count: int) -> list[str]:
     """Refunds of that many new orders; each must be answered 201, and soon."""
     action_ids = []
     for number in range(count):
@@ -62,7 +58,7 @@ def propose(
         status, body = world.propose(order_id)
         took = time.monotonic() - began
         assert status == 201, body
-        assert took < within_seconds, f"answered after {took:.1f} s"
+        assert took < ANSWERED_SECONDS, f"answered after {took:.1f} s"
         action_ids.append(str(body["action_id"]))
     return action_ids
 
@@ -102,7 +98,7 @@ def test_proposals_are_recorded_while_the_broker_stands_still(world: World, brok
     """It takes connections and answers nothing: what a caller waits is a timeout, not for ever."""
     broker.process.signal_group(signal.SIGSTOP)
     try:
-        action_ids = propose(world, "still", count=1, within_seconds=ANSWERED_FROZEN_SECONDS)
+        action_ids = propose(world, "still", count=2)
     finally:
         broker.process.signal_group(signal.SIGCONT)
     assert_each_paid_once(world, action_ids)
