@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import hypothesis.strategies as st
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 from hypothesis import note
@@ -132,6 +133,9 @@ CAPTURED_MINOR = 20_000
 SOON = (1.0, 12.0, 45.0, 130.0, 700.0)
 # Past the limit for sending again (20 h), past the provider's memory and every approval (24 h).
 LONG = (4_000.0, 73_000.0, 90_000.0)
+# What was made elsewhere longer ago must have been found by the look before a send: a look is
+# believed for a while, and the claim that relied on it may send for the length of its lease.
+BLIND_SECONDS = settings.LOOK_FRESH_SECONDS + settings.SUBMIT_LEASE_SECONDS
 SCOPES = ("global", "kind:refund", "account:stripe:", "agent:agent-1")
 
 # Counted over a whole run and printed at its end, so that a rule that never fired is seen.
@@ -601,13 +605,30 @@ class Machine(RuleBasedStateMachine):
             if now > attempts and reasons:
                 self._fail([f"{action} was claimed although {', and '.join(reasons)}"])
             FIRED["claims"] += now - attempts
+        self._fail_if_sent_blindly(before)
         FIRED["requests on the wire"] += max(len(self.world.posts) - len(before.posts), 0)
         for action in self.world.actions:
             FIRED[f"seen {action.state}"] += 1
 
+    def _fail_if_sent_blindly(self, before: World) -> None:
+        """A look before the send finds what somebody else refunded, unless it was just read."""
+        known = {external.provider_ref for external in self.world.externals}
+        for post in self.world.posts[len(before.posts) :]:
+            for refund in before.refunds:
+                if (
+                    refund["outside"]
+                    and refund["payment_intent"] == post["params"].get("payment_intent")
+                    and refund["id"] not in known
+                    and post["at"] - refund["at"] > BLIND_SECONDS
+                ):
+                    self._fail([f"{post} was sent beside a refund made elsewhere: {refund}"])
+
     def teardown(self) -> None:
         """The faults stop; a worker and a beat live. Everything must come to rest."""
-        if not hasattr(self, "world") or sys.exc_info()[0] is not None:
+        error = sys.exc_info()[1]
+        if error is not None or not hasattr(self, "world"):
+            if isinstance(error, Exception):
+                _first_failure()
             return
         self.sandbox.clear_faults()
         for switch in self.world.switches:
@@ -671,6 +692,7 @@ class Machine(RuleBasedStateMachine):
             self._fail(found)
 
     def _fail(self, sentences: list[str]) -> None:
+        _first_failure()
         self.world = look(self.sandbox)
         raise AssertionError("\n".join([*sentences, "", story(self.world)]))
 
@@ -809,6 +831,11 @@ class Machine(RuleBasedStateMachine):
         self.clock.advance(seconds)
 
 
+def _first_failure() -> None:
+    """Steps until then; what is tried afterwards to explain it does not count."""
+    FIRED.setdefault("steps before the first failure", FIRED["steps"])
+
+
 def _proposal(which: int, request: int, amount: int) -> Proposal:
     return Proposal(
         order_id=f"order-{which}",
@@ -820,17 +847,19 @@ def _proposal(which: int, request: int, amount: int) -> Proposal:
     )
 
 
+_ALWAYS = (
+    *("propose", "approve", "deliver", "claim", "send", "wake", "record"),
+    *("beat", "find", "time", "switch_off"),
+)
+
+
 @contextmanager
 def work_goes_on() -> Iterator[None]:
     """Hypothesis leaves half of all rules out of each example. These it may not leave out.
 
     Without proposals, deliveries or sweeps an example is fifty steps of nothing.
     """
-    always = {
-        name
-        for name in vars(Machine)
-        if name.startswith(("propose", "approve", "deliver", "beat", "claim", "send", "time"))
-    }
+    always = {name for name in vars(Machine) if name.startswith(_ALWAYS)}
     choose = FeatureFlags.is_enabled
 
     def is_enabled(self: FeatureFlags, name: str) -> bool:
