@@ -136,7 +136,8 @@ def test_the_folder_of_a_killed_starter_is_swept_and_a_living_ones_is_not() -> N
     living, living_lock = ephemeral_folder()
     try:
         assert not abandoned.exists()
-        assert not server.process.alive
+        # Told to end is not gone at once on a busy machine; one that stays raises here.
+        server.process.wait(timeout_seconds=10)
         again, again_lock = ephemeral_folder()
         assert living.exists()
         again_lock.release()
