@@ -157,6 +157,9 @@ class Crashed(BaseException):
 @contextmanager
 def crash_at(point: str) -> Iterator[None]:
     """End the 'process' at a named point: open transactions roll back, nothing else runs."""
+    if not point:
+        yield
+        return
 
     def crash_point(name: str) -> None:
         if name == point:
@@ -236,10 +239,11 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         policy=st.sampled_from(["default", "allow-all"]),
         pending=st.booleans(),
+        switches=st.sampled_from([0, 0, 1]),
         first=st.sampled_from(AMOUNTS),
         second=st.sampled_from(AMOUNTS),
     )
-    def begin(self, policy: str, pending: bool, first: int, second: int) -> None:
+    def begin(self, policy: str, pending: bool, switches: int, first: int, second: int) -> None:
         """Two orders, one perhaps of a payment whose refunds settle slowly, and two proposals."""
         FIRED["examples"] += 1
         wipe()
@@ -273,7 +277,7 @@ class Machine(RuleBasedStateMachine):
             elsewhere=1,
             fail=2,
             state=1,
-            switch=1,
+            switch=switches,
             long=3,
             held=1,
             twice=2,
@@ -466,6 +470,40 @@ class Machine(RuleBasedStateMachine):
     )
     def deliver_and_crash(self, data: st.DataObject, fault: str | None, crash: str) -> None:
         self._deliver(self._pick(data, state=State.AUTHORIZED), fault=fault, crash=crash)
+
+    @precondition(lambda self: self._there(State.AUTHORIZED))
+    @rule(data=st.data(), fault=st.sampled_from(LOST_ANSWERS), late=st.booleans())
+    def deliver_lose_it_find_out_and_go_on(
+        self, data: st.DataObject, fault: str, late: bool
+    ) -> None:
+        """The repair: it is found, or proved to have done nothing, and then goes out again."""
+        action = self._pick(data, state=State.AUTHORIZED)
+        if late:
+            self._deliver(action, fault="executed-late", late=20.0)
+        else:
+            self._deliver(action, fault=fault)
+        for _ in range(3):
+            self._look_again()
+            if self._waiting(State.UNKNOWN):
+                self._advance_to_due()
+                self._beat()
+        self._deliver(action)
+        self._look_again()
+
+    @precondition(lambda self: self.left["long"] > 0 and self._there(State.AUTHORIZED))
+    @rule(data=st.data(), seconds=st.sampled_from(LONG), prune=st.booleans())
+    def deliver_turned_away_and_again_hours_later(
+        self, data: st.DataObject, seconds: float, prune: bool
+    ) -> None:
+        """Its key was used and grows old, though nothing was done under it."""
+        self.left["long"] -= 1
+        action = self._pick(data, state=State.AUTHORIZED)
+        self._deliver(action, fault="rate-limit-429")
+        self._advance(seconds)
+        if prune:
+            FIRED["keys forgotten"] += self.sandbox.prune_keys()
+        self._deliver(action)
+        self._look_again()
 
     @precondition(lambda self: self.left["twice"] > 0)
     @rule(data=st.data())
@@ -792,7 +830,7 @@ class Machine(RuleBasedStateMachine):
         with self._fault(fault, late=late), crash_at(crash):
             for _ in range(times):
                 said = dispatch(action_id=action.action_id)
-                FIRED[f"deliver: {said.partition(':')[0]}"] += 1
+                FIRED[f"deliver: {said[:50]}"] += 1
                 note(f"  delivered {action}: {said}")
 
     def _record_late(self) -> None:
@@ -849,7 +887,7 @@ def _proposal(which: int, request: int, amount: int) -> Proposal:
 
 _ALWAYS = (
     *("propose", "approve", "deliver", "claim", "send", "wake", "record"),
-    *("beat", "find", "time", "switch_off"),
+    *("beat", "find", "time", "switch_off", "person_settles"),
 )
 
 
