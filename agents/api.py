@@ -90,7 +90,12 @@ def _answers(successes: dict[int, Any], *problems: Kind) -> dict[int, Any]:
     return {**successes, **{kind.status: ProblemDetails for kind in (*always, *problems)}}
 
 
-_BODY = (Kind.MALFORMED_JSON, Kind.BODY_TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE)
+_BODY = (
+    Kind.MALFORMED_JSON,
+    Kind.LENGTH_REQUIRED,
+    Kind.BODY_TOO_LARGE,
+    Kind.UNSUPPORTED_MEDIA_TYPE,
+)
 
 
 @api.put(

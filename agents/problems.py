@@ -33,6 +33,7 @@ class Kind(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This address does not take this method")
     ACTION_CONFLICT = ("action-conflict", 409, "These ids were used before with other content")
     TOO_LATE = ("too-late", 409, "It cannot be withdrawn any more")
+    LENGTH_REQUIRED = ("length-required", 411, "The length of the body must be stated")
     STALE_BALANCE = ("stale-balance", 412, "The order's refunded amount is another")
     BODY_TOO_LARGE = ("body-too-large", 413, "The body is too large")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported-media-type", 415, "The body must be JSON")

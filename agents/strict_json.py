@@ -46,6 +46,21 @@ class StrictParser(Parser):
         return parse_object(request.body)
 
 
+def require_whole_body(request: HttpRequest) -> None:
+    """Raise ProblemFound unless the body came as long as it was announced: 400, or 411 in chunks.
+
+    Django takes a body without a length for an empty one, and one that was cut off for a whole one.
+    """
+    if "Transfer-Encoding" in request.headers:
+        raise ProblemFound(
+            Kind.LENGTH_REQUIRED,
+            detail="A body in chunks is not read: send it with `Content-Length`. Nothing was done.",
+        )
+    announced = request.headers.get("Content-Length", "")
+    if announced.isascii() and announced.isdigit() and len(request.body) < int(announced):
+        raise _malformed("ended before it was complete")
+
+
 def require_json(request: HttpRequest) -> None:
     """Raise ProblemFound (415) unless the body says that it is plain JSON in UTF-8."""
     charset = (request.content_params or {}).get("charset", "utf-8").lower()
