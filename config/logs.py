@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import structlog
+from django.http import HttpRequest
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 # Keys whose values are never written, whoever logs them: credentials, and what names a customer.
@@ -24,16 +25,17 @@ WITHHELD = "[withheld]"
 
 
 def _withheld(value: Any) -> Any:
-    if isinstance(value, str):
-        return _LOOKS_SECRET.sub(WITHHELD, value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
     if isinstance(value, dict):
         return {
-            key: WITHHELD if NEVER_WRITTEN.search(str(key)) else _withheld(inner)
+            str(key): WITHHELD if NEVER_WRITTEN.search(str(key)) else _withheld(inner)
             for key, inner in value.items()
         }
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [_withheld(inner) for inner in value]
-    return value
+    # Whatever else it is becomes text here, and not in the renderer behind this filter.
+    return _LOOKS_SECRET.sub(WITHHELD, str(value))
 
 
 def withhold(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -43,10 +45,18 @@ def withhold(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
 
 
 def _logger_fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Drop the query from django-structlog's "GET /path?query": it can name anybody."""
+    """Write a request as "GET /path", without its query: that can name anybody.
+
+    It comes as text from django-structlog, as a request from `django.request`, and as a socket
+    from `django.server`, which is of no use to anybody.
+    """
     request = event.get("request")
     if isinstance(request, str):
         event["request"] = request.split("?", 1)[0]
+    elif isinstance(request, HttpRequest):
+        event["request"] = f"{request.method} {request.path}"
+    elif request is not None:
+        del event["request"]
     return event
 
 
@@ -85,7 +95,7 @@ def logging_settings(level: str) -> dict[str, Any]:
                 "processors": [
                     structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                     withhold,
-                    structlog.processors.JSONRenderer(default=str),
+                    structlog.processors.JSONRenderer(),
                 ],
             }
         },

@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 import pytest
 import structlog
+from django.test import Client
 
 from config.logs import WITHHELD, logging_settings
 
@@ -94,3 +95,26 @@ def test_ordinary_fields_are_kept(lines: io.StringIO) -> None:
 def test_the_query_of_a_request_is_dropped(lines: io.StringIO) -> None:
     structlog.get_logger("x").info("request_started", request="GET /api/v1/refunds?order_id=jane")
     assert logged(lines)["request"] == "GET /api/v1/refunds"
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/api/v1/refunds"])
+def test_what_django_itself_says_of_a_request_has_no_query(
+    lines: io.StringIO, client: Client, path: str
+) -> None:
+    client.get(f"{path}?access_token=ro_live_1234abcd&email=jane@example.com")
+    said = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert f"GET {path}" in [line.get("request") for line in said]
+    assert any(line["logger"] == "django.request" for line in said)
+    for part in ("ro_live", "1234abcd", "access_token", "jane"):
+        assert part not in lines.getvalue()
+
+
+def test_an_object_is_filtered_as_the_text_it_is_written_as(lines: io.StringIO) -> None:
+    class Caller:
+        def __str__(self) -> str:
+            return "jane@example.com with sk_live_51Habc"
+
+    structlog.get_logger("x").info("Something.", detail={"who": Caller(), "all": {Caller()}})
+    assert WITHHELD in lines.getvalue()
+    assert "jane" not in lines.getvalue()
+    assert "51Habc" not in lines.getvalue()
