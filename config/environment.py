@@ -6,6 +6,7 @@ test can live through a lease in half a second.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,6 +16,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 # Stripe forgets a key 24 hours after its first use: https://docs.stripe.com/api/idempotent_requests
 PROVIDER_KEY_LIFE_SECONDS = 24 * 60 * 60
+
+# Secret (sk_) and restricted (rk_) keys: https://docs.stripe.com/keys
+_API_KEY = re.compile(r"(?:sk|rk)_\S+")
+_API_KEY_EXPECTED = "must be a secret or restricted key of Stripe: it begins with sk_ or rk_"
+# 32 random letters and digits hold more than 128 bits.
+SECRET_KEY_CHARACTERS_MIN = 32
 
 # Exit status of a program that refuses to start because of how it was called (sysexits' EX_USAGE is
 # 64, but shells, argparse and make all use 2).
@@ -126,7 +133,7 @@ class Environment(Timeouts):
     #: Names this installation in the provider's metadata; two installations on one account must
     #: differ.
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")]
-    #: Signs sessions and forms of the staff site. Long and random.
+    #: Signs sessions and forms of the staff site. Random, 32 characters or more.
     secret_key: SecretStr
     #: Host names this service answers to, separated by commas.
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ("localhost", "127.0.0.1")
@@ -170,6 +177,17 @@ class Environment(Timeouts):
     #: A folder of switches that make named crash points kill the process. Tests only.
     crash_points_dir: str = ""
 
+    # Before-validators run from the last to the first: this one after the split.
+    @field_validator("reconcile_delays_seconds", mode="before")
+    @classmethod
+    def _three(cls, value: object) -> object:
+        if isinstance(value, tuple) and len(value) != 3:
+            raise ValueError(
+                f"three numbers are needed, separated by commas, like 30,120,600; there are "
+                f"{len(value)}"
+            )
+        return value
+
     @field_validator(
         "stripe_webhook_secrets",
         "allowed_hosts",
@@ -200,6 +218,28 @@ class Environment(Timeouts):
             raise ValueError("at least one is needed, or webhooks cannot be believed")
         return value
 
+    @field_validator("secret_key")
+    @classmethod
+    def _long(cls, value: SecretStr) -> SecretStr:
+        if len(value.get_secret_value().strip()) < SECRET_KEY_CHARACTERS_MIN:
+            raise ValueError(f"must have {SECRET_KEY_CHARACTERS_MIN} characters or more, at random")
+        return value
+
+    @field_validator("stripe_api_key")
+    @classmethod
+    def _api_key(cls, value: SecretStr) -> SecretStr:
+        if not _API_KEY.fullmatch(value.get_secret_value()):
+            raise ValueError(_API_KEY_EXPECTED)
+        return value
+
+    @field_validator("stripe_api_keys")
+    @classmethod
+    def _each_api_key(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for alias, key in value.items():
+            if not _API_KEY.fullmatch(key.get_secret_value()):
+                raise ValueError(f"{alias} {_API_KEY_EXPECTED}")
+        return value
+
     @field_validator("database_url")
     @classmethod
     def _postgres(cls, value: SecretStr) -> SecretStr:
@@ -228,6 +268,11 @@ class Environment(Timeouts):
         if live and self.development:
             found.append(
                 "DEVELOPMENT is set together with a live Stripe key. Unset one of the two."
+            )
+        if live and self.stripe_api_base and not self.stripe_api_base.startswith("https://"):
+            found.append(
+                "STRIPE_API_BASE is not https:// and a live Stripe key is set: the key would "
+                "travel readable. Unset STRIPE_API_BASE, or use a test key."
             )
         return found
 

@@ -81,12 +81,19 @@ def test_connect_plus_read_may_equal_the_total(environment: pytest.MonkeyPatch) 
         ("INSTANCE", "shop one", "INSTANCE"),
         ("INSTANCE", "x" * 41, "INSTANCE"),
         ("STRIPE_WEBHOOK_SECRETS", " , ", "at least one is needed"),
-        ("RECONCILE_DELAYS_SECONDS", "1,2", "RECONCILE_DELAYS_SECONDS"),
+        ("RECONCILE_DELAYS_SECONDS", "1,2", "RECONCILE_DELAYS_SECONDS: three numbers are needed"),
         ("RECONCILE_WINDOW_SECONDS", "-1", "RECONCILE_WINDOW_SECONDS"),
         ("DATABASE_URL", "sqlite:///x", "postgresql://"),
         ("REDIS_URL", "localhost", "redis://"),
         ("CASE_OWNER", "", "CASE_OWNER"),
         ("STRIPE_API_KEYS", "eu", "alias=key"),
+        ("STRIPE_API_KEYS", "eu=sk_test_1,us=hunter2", "us must be a secret or restricted key"),
+        ("STRIPE_API_KEY", "", "begins with sk_ or rk_"),
+        ("STRIPE_API_KEY", "pk_live_1", "begins with sk_ or rk_"),
+        ("STRIPE_WEBHOOK_SECRETS", "", "at least one is needed"),
+        ("SECRET_KEY", "", "32 characters or more"),
+        ("SECRET_KEY", " " * 40, "32 characters or more"),
+        ("SECRET_KEY", "x" * 31, "32 characters or more"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(
@@ -102,8 +109,18 @@ def test_what_belongs_to_tests_is_refused_beside_a_live_key(
 ) -> None:
     environment.delenv("DEVELOPMENT")
     environment.setenv("STRIPE_API_KEY", "rk_live_1")
+    environment.setenv("STRIPE_API_BASE", "")
     environment.setenv(name, "1")
     assert [problem.split()[0] for problem in problems()] == [name]
+
+
+def test_a_live_key_never_travels_over_plain_http(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("DEVELOPMENT")
+    environment.setenv("STRIPE_API_KEY", "sk_live_1")
+    environment.setenv("STRIPE_API_BASE", "http://proxy.example.com")
+    assert [problem.split()[0] for problem in problems()] == ["STRIPE_API_BASE"]
+    environment.setenv("STRIPE_API_BASE", "https://proxy.example.com")
+    assert read_environment().problems() == []
 
 
 def test_boot_tells_every_problem_at_once_and_exits_2_without_a_traceback() -> None:
