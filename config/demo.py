@@ -368,7 +368,7 @@ def main() -> int:
     once = parser.parse_args().once
     interrupt_on_signals()
     try:
-        with persistent_stack(env=DEMO_SECONDS) as stack:
+        with persistent_stack(env=DEMO_SECONDS | {"CASE_OWNER": REVIEWER}) as stack:
             story = play(stack)
             if once:
                 return 0

@@ -154,7 +154,10 @@ def main() -> int:
     try:
         with persistent_stack() as stack:
             say(f"staff site   {stack.url}/admin/")
-            say("log-in       .venv/bin/python manage.py createsuperuser")
+            say(
+                "log-in       .venv/bin/python manage.py createsuperuser --username "
+                + stack.env["CASE_OWNER"]
+            )
             say(f"HTTP API     {stack.url}/api/v1/docs")
             say(f"provider     {stack.sandbox_url}")
             say(f"logs         {stack.folder}")

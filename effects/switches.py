@@ -8,12 +8,13 @@ from datetime import datetime
 from django.db.models import Q, QuerySet
 
 from effects.clock import database_now
+from effects.kinds import all_kinds
 from effects.models import Switch
 from kernel.errors import InvalidInput
 
 REASON_CHARACTERS_MAX = 500
 _SCOPE = re.compile(
-    r"global|kind:[a-z_]{1,20}|account:[a-z_]{1,40}:[A-Za-z0-9_]{0,60}|agent:[A-Za-z0-9_.-]{1,80}"
+    r"global|kind:[a-z_]{1,20}|account:[a-z_]{1,40}:[A-Za-z0-9_:/-]{0,75}|agent:[A-Za-z0-9_.-]{1,80}"
 )
 
 
@@ -29,6 +30,12 @@ def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = Non
         raise InvalidInput(
             field="scope",
             reason="must be global, kind:<kind>, account:<provider>:<account> or agent:<prefix>",
+        )
+    part, _, name = scope.partition(":")
+    kinds = [kind.name for kind in all_kinds()]
+    if part == "kind" and name not in kinds:
+        raise InvalidInput(
+            field="scope", reason=f"there is no kind {name!r}; there is: {', '.join(kinds)}"
         )
     if not reason.strip() or "\x00" in reason or len(reason) > REASON_CHARACTERS_MAX:
         raise InvalidInput(

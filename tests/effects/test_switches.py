@@ -48,6 +48,12 @@ def test_a_scope_that_would_stop_nothing_is_refused(scope):
     assert not Switch.objects.exists()
 
 
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(InvalidInput, match="no kind 'refunds'; there is: refund"):
+        turn_on(scope="kind:refunds", reason="drill", actor="person:x")
+    assert not Switch.objects.exists()
+
+
 @pytest.mark.parametrize("reason", ["", " ", "x" * 501, "a\x00"])
 def test_a_switch_needs_a_reason(reason):
     with pytest.raises(InvalidInput, match="reason"):

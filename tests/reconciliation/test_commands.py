@@ -6,6 +6,7 @@ import io
 from datetime import UTC, datetime
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from effects.models import Switch
@@ -46,6 +47,13 @@ def test_status_says_when_nothing_waits():
     assert "Nothing is waiting" in run("status")
 
 
+def test_status_says_when_the_owner_of_cases_is_nobody(settings):
+    settings.CASE_OWNER = "grace"
+    assert "CASE_OWNER is grace, and there is no user of that name" in run("status")
+    User.objects.create_user("grace")
+    assert "CASE_OWNER" not in run("status")
+
+
 def test_status_says_what_waits_since_when_and_whose_turn_it_is(sandbox):
     unknown = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
     escalated = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
@@ -83,6 +91,25 @@ def test_pause_stops_sends_and_says_so(sandbox):
     assert dispatch(action_id=action.action_id) == "succeeded"
 
 
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        ("agent:agnet-1", "No refund was ever proposed by agnet-1; it is on all the same."),
+        ("account:stripe:acct_nobody", "No order uses account:stripe:acct_nobody; it is on"),
+    ],
+)
+def test_a_pause_that_covers_nothing_yet_says_so(scope, words):
+    assert words in run("pause", "on", scope, "--reason", "drill", "--by", "grace")
+    assert Switch.objects.get().scope == scope
+
+
+@pytest.mark.parametrize("scope", ["global", "agent:agent-1", "account:stripe:"])
+def test_a_pause_that_covers_something_says_no_more(scope):
+    builders.action(builders.order())
+    said = run("pause", "on", scope, "--reason", "drill", "--by", "grace")
+    assert "all the same" not in said
+
+
 def test_a_pause_can_end_by_itself():
     until = "2099-01-01T00:00+01:00"
     run("pause", "on", "global", "--reason", "drill", "--by", "grace", "--until", until)
@@ -94,6 +121,7 @@ def test_a_pause_can_end_by_itself():
     ("arguments", "words"),
     [
         (("on", "everything", "--reason", "x", "--by", "g"), "scope"),
+        (("on", "kind:refunds", "--reason", "x", "--by", "g"), "no kind 'refunds'"),
         (("on", "global", "--reason", " ", "--by", "g"), "reason"),
         (
             ("on", "global", "--reason", "x", "--by", "g", "--until", "2001-01-01T00:00"),

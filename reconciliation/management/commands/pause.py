@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from effects.clock import database_now
 from effects.switches import switches_on, turn_off, turn_on
 from kernel.errors import InvalidInput
+from refunds.models import Order, RefundAction
 
 
 class Command(BaseCommand):
@@ -53,7 +54,7 @@ class Command(BaseCommand):
             return
         self.stdout.write(
             f"Paused: nothing that {scope} covers is sent from now on. What is on the wire already "
-            "is not stopped; it is still found out."
+            f"is not stopped; it is still found out.{_covers_nothing_yet(scope)}"
         )
 
     def _off(self, *, scope: str, by: str) -> None:
@@ -72,6 +73,21 @@ class Command(BaseCommand):
                 f"{switch.scope}{until}: {switch.reason} "
                 f"({switch.set_by}, {switch.set_at:%Y-%m-%d %H:%M} UTC)"
             )
+
+
+def _covers_nothing_yet(scope: str) -> str:
+    """A sentence when no row of ours is in the scope: a wrong name would stop nothing."""
+    part, _, name = scope.partition(":")
+    if part == "agent" and not RefundAction.objects.filter(proposed_by=name).exists():
+        return (
+            f"\nNo refund was ever proposed by {name}; it is on all the same. Compare the name "
+            "with `agent_key list`."
+        )
+    if part == "account":
+        provider, _, account = name.partition(":")
+        if not Order.objects.filter(provider=provider, account=account).exists():
+            return f"\nNo order uses {scope}; it is on all the same. Compare the name."
+    return ""
 
 
 def _moment(text: str) -> datetime:

@@ -6,6 +6,8 @@ from argparse import ArgumentParser
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
 from effects.clock import database_now
@@ -37,6 +39,19 @@ class Command(BaseCommand):
             )
         for run in SweepRun.objects.order_by("name"):
             self.stdout.write(f"Sweep {run.name} came through {_ago(now - run.finished_at)} ago.")
+
+        self._case_owner()
+
+    def _case_owner(self) -> None:
+        users = get_user_model()._default_manager.filter(
+            **{get_user_model().USERNAME_FIELD: settings.CASE_OWNER}, is_active=True
+        )
+        if not users.exists():
+            self.stdout.write(
+                f"CASE_OWNER is {settings.CASE_OWNER}, and there is no user of that name who can "
+                "log in: cases that nobody else owns wait for nobody. Make that user, or name "
+                "another one."
+            )
 
     def _actions(self, now: datetime, oldest: int) -> None:
         crowds = what_waits(now=now, oldest_max=oldest)
