@@ -47,7 +47,7 @@ def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled
     """Close one open case with a note. One transaction.
 
     1. The person holds the permission, and says why.
-    2. The kind is one that a person settles.
+    2. The kind is one that a person settles, or the action is over and the case outlived it.
     3. Under the action's lock: something else still moves the action, or it is over. The last
        case of an action that nothing moves stays open, or nobody would ever look at it again.
     4. A paused account's case stays open while its kill switch is on.
@@ -66,8 +66,6 @@ def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled
         case = Case.objects.filter(case_id=case_id).first()
         if case is None:
             return NotSettled(sentence="There is no such case.")
-        if case.kind in NOT_BY_HAND:
-            return NotSettled(sentence=f"The case is still open. {NOT_BY_HAND[case.kind]}")
         if Switch.objects.filter(scope=case.resource, ended_at__isnull=True).exists():
             return NotSettled(
                 sentence=f"The case is still open: the kill switch {case.resource!r} is on. Turn "
@@ -78,6 +76,8 @@ def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled
         if case.action_id:
             kind = kind_named(case.effect)
             locked = kind.lock(action_id=case.action_id)
+        if case.kind in NOT_BY_HAND and not (locked is not None and locked.action.is_final):
+            return NotSettled(sentence=f"The case is still open. {NOT_BY_HAND[case.kind]}")
         if locked is not None:
             now = locked.now
             others = Case.objects.filter(action_id=case.action_id, closed_at__isnull=True)

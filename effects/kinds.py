@@ -212,6 +212,14 @@ class EffectKind(ABC):
         """Carry what a move means for the resource; returns columns of the action to write."""
 
     @abstractmethod
+    def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
+        """An effect is about to be adopted: if it was booked as made elsewhere, it was not."""
+
+    @abstractmethod
+    def key_never_left(self, *, locked: Locked, but: UUID) -> bool:
+        """Whether no attempt under the key in use ever left this machine (`but` was not sent)."""
+
+    @abstractmethod
     def observe(self, *, locked: Locked, reading: Reading) -> None:
         """Write down what a look showed beside the action: when, and effects made elsewhere."""
 

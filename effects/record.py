@@ -41,8 +41,8 @@ CANNOT_SEND_CASE_SECONDS = 3600
 
 # Whether the provider acted is asked only in these; an answer that says no moves nothing else.
 _OPEN_QUESTION = (State.SUBMITTING, State.UNKNOWN)
-# Somebody was told that nothing was and will be sent.
-_OVER = (State.REJECTED, State.EXPIRED, State.CANCELLED)
+# In these the one effect of the action is known, and a doubt about an attempt changes nothing.
+_KNOWN_DONE = (State.SUCCEEDED, State.PENDING)
 
 
 def record(*, kind: EffectKind, token: UUID, sent: Sent, actor: str) -> None:
@@ -83,6 +83,7 @@ def _record(
     resolution = _resolution_of(outcome)
     evidence = {"outcome": _word(outcome), **evidence_json(outcome.evidence)}
     late = attempt.is_closed
+    proved_undone = attempt.resolution == "not_executed"
     _close(kind=kind, locked=locked, attempt=attempt, outcome=outcome, resolution=resolution)
     others = tuple(token for token in locked.unresolved if token != attempt.token)
     if resolution:
@@ -115,11 +116,23 @@ def _record(
         if isinstance(outcome, Misconfigured):
             pause_account(locked=locked, reason=outcome.reason, evidence=evidence)
         _turned_away(
-            kind=kind, locked=locked, outcome=outcome, others=others, actor=actor, data=evidence
+            kind=kind,
+            locked=locked,
+            outcome=outcome,
+            attempt_token=attempt.token,
+            others=others,
+            actor=actor,
+            data=evidence,
         )
     elif isinstance(outcome, Unknown):
         _unknown(
-            kind=kind, locked=locked, outcome=outcome, others=others, actor=actor, data=evidence
+            kind=kind,
+            locked=locked,
+            outcome=outcome,
+            others=others,
+            proved_undone=proved_undone,
+            actor=actor,
+            data=evidence,
         )
     else:
         raise Bug(f"unhandled outcome {outcome!r}")
@@ -239,6 +252,7 @@ def adopt(
         resolved_by=actor,
         generation=generation or action.generation,
     )
+    kind.recognise(locked=locked, effect=effect)
     columns = {
         "provider_ref": effect.ref,
         "provider_status": effect.status,
@@ -311,6 +325,7 @@ def _turned_away(
     kind: EffectKind,
     locked: Locked,
     outcome: NotSent | RateLimited | Misconfigured,
+    attempt_token: UUID,
     others: tuple[UUID, ...],
     actor: str,
     data: dict[str, Any],
@@ -319,6 +334,10 @@ def _turned_away(
     action = locked.action
     if others or action.state not in _OPEN_QUESTION:
         return
+    columns: dict[str, Any] = {}
+    if isinstance(outcome, NotSent) and kind.key_never_left(locked=locked, but=attempt_token):
+        # The provider has never seen this key, so it has no age yet.
+        columns["key_first_used_at"] = None
     waiting_since = action.waiting_since or locked.now
     waited = (locked.now - waiting_since).total_seconds()
     pause = min(max(BACKOFF_FIRST_SECONDS, waited), BACKOFF_MAX_SECONDS)
@@ -333,6 +352,7 @@ def _turned_away(
         data=data,
         due_at=locked.now + timedelta(seconds=pause),
         waiting_since=waiting_since,
+        **columns,
     )
     if waited >= CANNOT_SEND_CASE_SECONDS:
         cases.open_case(
@@ -354,6 +374,7 @@ def _unknown(
     locked: Locked,
     outcome: Unknown,
     others: tuple[UUID, ...],
+    proved_undone: bool,
     actor: str,
     data: dict[str, Any],
 ) -> None:
@@ -366,7 +387,9 @@ def _unknown(
             data=data,
             due_at=locked.now + timedelta(seconds=first_delay),
         )
-    if locked.action.state in _OVER:
+    if proved_undone and locked.action.state not in (*_KNOWN_DONE, *_OPEN_QUESTION):
+        # Nothing more is sent for the order while this case is open: a request that was taken for
+        # undone may yet show up, and another one beside it would pay twice.
         cases.open_case(
             kind=Case.Kind.INCIDENT,
             effect=kind.name,

@@ -26,9 +26,16 @@ _SETTLED_BY: dict[State, tuple[Case.Kind, ...]] = {
         Case.Kind.PENDING_TOO_LONG,
         Case.Kind.FAILED,
     ),
-    State.PENDING: (Case.Kind.UNKNOWN_OUTCOME, Case.Kind.CANNOT_SEND),
+    State.PENDING: (
+        Case.Kind.UNKNOWN_OUTCOME,
+        Case.Kind.STALE_APPROVAL,
+        Case.Kind.HELD_TOO_LONG,
+        Case.Kind.CANNOT_SEND,
+    ),
     State.FAILED_FINAL: (
         Case.Kind.UNKNOWN_OUTCOME,
+        Case.Kind.STALE_APPROVAL,
+        Case.Kind.HELD_TOO_LONG,
         Case.Kind.CANNOT_SEND,
         Case.Kind.PENDING_TOO_LONG,
     ),
@@ -51,7 +58,11 @@ _SETTLED_BY: dict[State, tuple[Case.Kind, ...]] = {
         Case.Kind.HELD_TOO_LONG,
         Case.Kind.CANNOT_SEND,
     ),
-    State.EXPIRED: (Case.Kind.STALE_APPROVAL,),
+    State.EXPIRED: (
+        Case.Kind.STALE_APPROVAL,
+        Case.Kind.HELD_TOO_LONG,
+        Case.Kind.CANNOT_SEND,
+    ),
 }
 
 _OVER = (State.REJECTED, State.EXPIRED, State.CANCELLED)

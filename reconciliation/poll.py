@@ -28,11 +28,11 @@ REQUIRES_ACTION_TOO_LONG = timedelta(days=45)
 def poll_one(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
     """Read the PENDING effect that is due the longest. False: none is due.
 
-    1. Take it and write the next due time, so that a crash or a slow read costs one poll. While
-       the account's circuit breaker is open it only waits for that.
+    1. Take it and write the next due time, so that a crash or a slow read costs one poll. When it
+       has gone on for too long, open a case; polling goes on beside it, and a success read next
+       closes it. While the account's circuit breaker is open nothing is read.
     2. Read the one effect by its id, with no transaction open. It burns no try.
-    3. Lock again. Settled or failed: it moves. Unreadable or pending still: later, and a case when
-       that has gone on for too long; polling goes on beside the case.
+    3. Lock again. Settled or failed: it moves. Unreadable or pending still: later.
     """
     with transaction.atomic():
         locked = take_due(kind=kind, state=State.PENDING, now=now, seen=seen)
@@ -42,6 +42,7 @@ def poll_one(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
         closed_from = wait_until(account=account_of(action), now=locked.now)
         later = locked.now + timedelta(seconds=settings.PENDING_POLL_SECONDS)
         postpone(kind=kind, locked=locked, due_at=closed_from or later)
+        _tell_when_too_long(kind=kind, locked=locked)
     if closed_from is not None:
         return True
     effect = kind.retrieve(action=action)
@@ -53,7 +54,6 @@ def poll_one(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
             return True  # settled meanwhile, by a webhook or a person
         if not isinstance(effect, Unreadable):
             settle_known(kind=kind, locked=again, effect=effect, actor=ACTOR, data={"polled": True})
-        _tell_when_too_long(kind=kind, locked=again)
     return True
 
 

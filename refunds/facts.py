@@ -34,7 +34,9 @@ class AttemptNow:
     """How an attempt of the locked action stands."""
 
     token: UUID
+    generation: int
     is_closed: bool
+    outcome: str
     resolution: str
 
 
@@ -43,7 +45,9 @@ class Beside:
     """Everything read beside the locked rows, in one statement.
 
     `order_cases` counts open cases of the order's other actions, and any refund found elsewhere;
-    `incidents` the open incidents, which block every claim of the order.
+    `incidents` the open incidents, which block every claim of the order, and `found_elsewhere`
+    those of refunds made elsewhere. `taken_for_undone`: an attempt of the order left, and
+    reconciliation concluded from the provider's list that it did nothing.
     """
 
     now: datetime
@@ -52,6 +56,8 @@ class Beside:
     switches: tuple[str, ...]
     order_cases: int
     incidents: int
+    found_elsewhere: int
+    taken_for_undone: bool
     others: tuple[OtherAction, ...]
     attempts: tuple[AttemptNow, ...]
     action_cases: int
@@ -136,7 +142,7 @@ def read_beside(
                 )[:OTHERS_MAX]
             ),
             elsewhere=ArraySubquery(
-                ExternalRefund.objects.filter(order_id=OuterRef("pk"))
+                ExternalRefund.objects.filter(order_id=OuterRef("pk"), is_ours=False)
                 .exclude(status__in=["failed", "canceled"])
                 .order_by("-pk")
                 .values(
@@ -151,10 +157,17 @@ def read_beside(
                 RefundAttempt.objects.filter(action_id=action_pk).values(
                     found=JSONObject(
                         token="token",  # noqa: S106  # a column, not a password
+                        generation="generation",
                         closed_at="closed_at",
+                        outcome="outcome",
                         resolution="resolution",
                     )
                 )
+            ),
+            taken_for_undone=Exists(
+                RefundAttempt.objects.filter(
+                    action__order_id=OuterRef("pk"), resolution="not_executed"
+                ).exclude(resolved_by="answer")
             ),
             action_exists=Exists(RefundAction.objects.filter(action_id=action_id)),
         )
@@ -166,6 +179,7 @@ def read_beside(
             "others",
             "elsewhere",
             "attempts",
+            "taken_for_undone",
             "action_exists",
         )
         .get()
@@ -182,6 +196,10 @@ def read_beside(
             if case["action_id"] != action_id or case["kind"] == Case.Kind.FOUND_ELSEWHERE
         ),
         incidents=sum(1 for case in row["cases"] if case["kind"] == Case.Kind.INCIDENT),
+        found_elsewhere=sum(
+            1 for case in row["cases"] if case["kind"] == Case.Kind.FOUND_ELSEWHERE
+        ),
+        taken_for_undone=row["taken_for_undone"],
         others=tuple(
             OtherAction(
                 action_id=other["action_id"],
@@ -204,7 +222,9 @@ def read_beside(
         attempts=tuple(
             AttemptNow(
                 token=UUID(attempt["token"]),
+                generation=attempt["generation"],
                 is_closed=attempt["closed_at"] is not None,
+                outcome=attempt["outcome"],
                 resolution=attempt["resolution"],
             )
             for attempt in row["attempts"]

@@ -32,6 +32,7 @@ from effects.kinds import (
 )
 from effects.models import Case
 from effects.outcomes import (
+    Evidence,
     Listing,
     LookUp,
     Outcome,
@@ -145,7 +146,8 @@ class RefundKind(EffectKind):
 
         1. A kill switch, an incident on the order, or a sibling on the wire: wait.
         2. A person's decision is compared: payload, expiry, order version, dispute, balance.
-        3. A policy's decision is made again, and recorded when the facts have changed.
+        3. A policy's decision is made again, and recorded when the facts have changed. No policy
+           goes past a refund found elsewhere while its case is open.
         """
         action, order, beside = locked.action, locked.resource, _beside(locked)
         if beside.switches:
@@ -166,6 +168,8 @@ class RefundKind(EffectKind):
         if sha256_hex(action.payload) != action.payload_hash:
             return _stop_tampered(locked=locked)
         facts = self.facts_of(locked=locked)
+        if action.decided_by == "policy" and beside.found_elsewhere:
+            return Back(reason="a refund that was made elsewhere is open on this order")
         if action.decided_by == "person":
             changed = what_changed(action=action, order=order, facts=facts, now=locked.now)
             if changed:
@@ -341,11 +345,31 @@ class RefundKind(EffectKind):
             updated_at=locked.now,
         )
 
+    def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
+        """A refund that was booked as made elsewhere is this action's own: count it once."""
+        order = locked.resource
+        if effect.ref not in {other.action_id for other in _beside(locked).others}:
+            return
+        booked = ExternalRefund.objects.get(order=order, provider_ref=effect.ref, is_ours=False)
+        ExternalRefund.objects.filter(pk=booked.pk).update(is_ours=True)
+        if _takes_up_balance(currency=booked.currency, status=booked.status, order=order):
+            order.refunded_minor -= booked.amount_minor
+            order.version += 1
+            self._write_order(locked=locked)
+
+    def key_never_left(self, *, locked: Locked, but: UUID) -> bool:
+        """Whether every attempt of this key generation ended before its first byte."""
+        return all(
+            attempt.outcome.startswith("not_sent")
+            for attempt in _beside(locked).attempts
+            if attempt.generation == locked.action.generation and attempt.token != but
+        )
+
     def observe(self, *, locked: Locked, reading: Reading) -> None:
         """Write down refunds made elsewhere, and when the payment was read."""
         order = locked.resource
         locked.reading = reading
-        new = [stranger for stranger in reading.strangers if _is_new(stranger)]
+        new = [stranger for stranger in reading.strangers if _is_new(stranger, order=order)]
         told: dict[str, dict[str, Any]] = {}
         for stranger in new:
             ExternalRefund.objects.create(
@@ -357,7 +381,7 @@ class RefundKind(EffectKind):
                 seen_at=locked.now,
                 made_at=stranger.created_at,
             )
-            if stranger.currency == order.currency and stranger.settlement != "failed":
+            if _takes_up_balance(currency=stranger.currency, status=stranger.status, order=order):
                 order.refunded_minor += stranger.amount_minor
             order.version += 1
             seen = {
@@ -406,10 +430,13 @@ class RefundKind(EffectKind):
         """
         if not self.promises(action=locked.action).searchable:
             return False
+        if _beside(locked).taken_for_undone:
+            return True  # what was taken for undone may have come to pass since
         read_at = locked.resource.provider_read_at
-        return (
-            read_at is None or (locked.now - read_at).total_seconds() >= settings.LOOK_FRESH_SECONDS
-        )
+        if read_at is None:
+            return True
+        age_seconds = (locked.now - read_at).total_seconds()
+        return not 0 <= age_seconds < settings.LOOK_FRESH_SECONDS
 
     def send(
         self, *, action: RefundAction, idempotency_key: str, fence: Callable[[], bool]
@@ -425,7 +452,10 @@ class RefundKind(EffectKind):
         )
         if not isinstance(outcome, Succeeded | Pending) or not outcome.evidence.replayed:
             return outcome
-        now = provider.retrieve_refund(refund_ref=outcome.effect.ref, account=action.account)
+        now = _matching(
+            action,
+            provider.retrieve_refund(refund_ref=outcome.effect.ref, account=action.account),
+        )
         if isinstance(now, Unreadable):
             # Executed for certain, how it stands today is not known: polled as PENDING.
             effect = replace(outcome.effect, settlement="pending")
@@ -447,8 +477,11 @@ class RefundKind(EffectKind):
     def retrieve(self, *, action: RefundAction) -> ProviderEffect | Unreadable:
         """Read the refund this action is known by."""
         refuse_open_transaction()
-        return payment_provider(action.provider).retrieve_refund(
-            refund_ref=action.provider_ref, account=action.account
+        return _matching(
+            action,
+            payment_provider(action.provider).retrieve_refund(
+                refund_ref=action.provider_ref, account=action.account
+            ),
         )
 
     def judge(self, *, action: RefundAction, look: LookUp, read_at: datetime) -> Reading | None:
@@ -460,7 +493,7 @@ class RefundKind(EffectKind):
         judged = matching.judge(
             listing=look,
             action_id=action.action_id,
-            instance=settings.INSTANCE,
+            instance=action.instance,
             amount_minor=action.amount_minor,
             currency=action.currency,
             payment_ref=order.payment_ref,
@@ -512,21 +545,41 @@ def _known_refs(*, order: Order, look: Listing) -> set[str]:
     already, and counting it as made elsewhere would take it out of the balance twice.
     """
     rows = RefundAction.objects.filter(order=order).values_list(
-        "action_id", "provider_ref", "reserved_minor"
+        "action_id", "provider_ref", "reserved_minor", "instance"
     )
-    known = {ref for _, ref, _ in rows}
+    known = {ref for _, ref, _, _ in rows}
     known |= set(ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True))
-    reserving = {action_id for action_id, _, reserved in rows if reserved}
+    reserving = {(action_id, instance) for action_id, _, reserved, instance in rows if reserved}
     return known | {
         effect.ref
         for effect in look.effects
-        if effect.metadata.get("instance") == settings.INSTANCE
-        and effect.metadata.get("action_id") in reserving
+        if (effect.metadata.get("action_id"), effect.metadata.get("instance")) in reserving
     }
 
 
-def _is_new(stranger: ProviderEffect) -> bool:
-    return not ExternalRefund.objects.filter(provider_ref=stranger.ref).exists()
+def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
+    """Whether a refund made elsewhere counts against the order. Another currency cannot."""
+    return currency == order.currency and status not in ("failed", "canceled")
+
+
+def _matching(
+    action: RefundAction, read: ProviderEffect | Unreadable
+) -> ProviderEffect | Unreadable:
+    """A refund read by its id, if it is the one that was sent; else it is as good as unread."""
+    if isinstance(read, Unreadable) or (
+        read.amount_minor == action.amount_minor
+        and read.currency == action.currency
+        and read.metadata.get("action_id") in (action.action_id, None)
+    ):
+        return read
+    return Unreadable(
+        reason="answer_mismatch",
+        evidence=Evidence(message=f"{read.ref} is not what was sent for {action.action_id}"),
+    )
+
+
+def _is_new(stranger: ProviderEffect, *, order: Order) -> bool:
+    return not ExternalRefund.objects.filter(order=order, provider_ref=stranger.ref).exists()
 
 
 def _listed(strangers: list[ProviderEffect]) -> str:

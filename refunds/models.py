@@ -146,6 +146,8 @@ class RefundAction(AbstractAction):
     decision_count = models.PositiveIntegerField(default=1)
     # What the caller said it is for: [{"line_id", "amount_minor"}]. Not part of the identity.
     lines = models.JSONField(default=list, blank=True)
+    # Who we are in the frozen request's metadata: what its refund is recognised by, for ever.
+    instance = models.CharField(max_length=40)
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
@@ -216,6 +218,7 @@ class RefundAction(AbstractAction):
                 "account",
                 "proposed_by",
                 "lines",
+                "instance",
                 "created_at",
             ),
         ]
@@ -282,19 +285,27 @@ class AgentNote(models.Model):
 class ExternalRefund(models.Model):
     """A refund on one of our payments that belongs to no action of ours.
 
-    Made in the provider's dashboard or by another system. It takes up balance (`counts`) until
-    the provider shows it failed.
+    Made in the provider's dashboard or by another system. It takes up the order's balance. When it
+    turns out to be an action's own after all (a database that had forgotten that action), the
+    action adopts it, `is_ours` says so, and its amount is counted there.
     """
 
     order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="external_refunds")
-    provider_ref = models.CharField(max_length=80, unique=True)
+    provider_ref = models.CharField(max_length=80)
     amount_minor = models.BigIntegerField()
     currency = models.CharField(max_length=3)
     status = models.CharField(max_length=40)
+    is_ours = models.BooleanField(default=False)
     seen_at = models.DateTimeField()
     made_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            # Once for each order: two orders may have been paid with one payment.
+            models.UniqueConstraint(
+                name="external_refund_once_per_order", fields=["order", "provider_ref"]
+            )
+        ]
         triggers: ClassVar[list[Any]] = [
             frozen("order", "provider_ref", "amount_minor", "currency", "seen_at"),
             no_delete(),

@@ -209,6 +209,7 @@ def _insert(
         provider=order.provider,
         account=order.account,
         proposed_by=proposal.proposer,
+        instance=settings.INSTANCE,
         lines=[asdict(line) for line in proposal.lines],
         request_ref=proposal.request_ref,
         decided_by="policy",

@@ -58,6 +58,12 @@ class DeadlineCut(Exception):
     """The watchdog shut the socket down because the whole call had used its time."""
 
 
+# Linux: bytes that nobody acknowledged are given up after this long. Otherwise the kernel goes on
+# sending them for minutes after the call was cut, and they could arrive after "not found" was
+# believed. https://man7.org/linux/man-pages/man7/tcp.7.html
+_TCP_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+
+
 class AnswerTooLong(Exception):
     """The answer is larger than any answer Stripe gives."""
 
@@ -120,6 +126,9 @@ class WireCall:
     def connected(self, sock: socket.socket) -> None:
         """Called by a connection that has just opened its socket, before any TLS."""
         self._require_time_left()
+        if _TCP_USER_TIMEOUT is not None:
+            left_ms = max(1, int((self._deadline - time.monotonic()) * 1000))
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, left_ms)
         # A duplicate of the descriptor: shutting it down cuts the connection, and it can never be
         # somebody else's file by the time the watchdog uses it.
         watched = socket.socket(fileno=os.dup(sock.fileno()))

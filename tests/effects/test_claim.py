@@ -12,7 +12,7 @@ from django.db import transaction
 from effects.claim import Claimed, NotClaimed, claim
 from effects.clock import database_now
 from effects.models import Case, Switch
-from effects.outcomes import Evidence, NotSent, Succeeded
+from effects.outcomes import Evidence, NotSent, RateLimited, Succeeded
 from effects.states import State
 from kernel.errors import Bug
 from policies.models import DecisionRecord
@@ -305,7 +305,7 @@ def test_saying_no_after_a_try_that_did_nothing_gives_the_reservation_back() -> 
 def test_a_key_past_its_limit_is_never_claimed_again() -> None:
     action = builders.action(builders.order())
     token = builders.claimed(action).token
-    builders.answered(token, NotSent(reason="refused", evidence=Evidence()))
+    builders.answered(token, RateLimited(evidence=Evidence()))  # the provider has seen the key
     builders.skew_clock(settings.KEY_RESEND_SECONDS + 1)
     assert "past the limit" in why_not(action)
     after = builders.fresh(action)

@@ -166,7 +166,7 @@ def test_a_refund_that_nobody_knows_stops_the_send_and_then_a_person_decides(
     assert ExternalRefund.objects.get().provider_ref == made["id"]
     assert Case.objects.get(action_id=action.action_id).kind == Case.Kind.FOUND_ELSEWHERE
 
-    assert "a case is open" in dispatch(action_id=action.action_id)
+    assert "made elsewhere" in dispatch(action_id=action.action_id)
     assert builders.fresh(action).state == State.AWAITING_APPROVAL
     assert builders.refunds_on_the_wire(sandbox) == []
 
@@ -331,12 +331,14 @@ def test_an_action_settled_since_the_claim_lets_no_byte_leave(
 
 
 def answered_again(sandbox: Sandbox, action: RefundAction) -> Any:
-    """The first answer was lost; the same key is sent again while the first look is fresh."""
+    """The first answer was lost; the same key is sent again, and the look did not show it yet."""
     sandbox.fault("reset-after-execution")
     assert isinstance(recorded(builders.claimed(action)), Unknown)
     builders.not_executed(action)  # wrongly, as after a list that lagged
     builders.stand_at(action, State.AUTHORIZED, due_at=database_now())
-    return builders.claimed(action)
+    claimed = builders.claimed(action)
+    assert claimed.look_first, "what was taken for undone is always looked for again"
+    return replace(claimed, look_first=False)
 
 
 def test_a_replayed_success_is_read_as_it_is_now(sandbox: Sandbox, action: RefundAction) -> None:
