@@ -13,6 +13,7 @@ from effects.kinds import EffectKind, kind_of
 from effects.models import Case
 from effects.states import STATES, State
 from policies.models import DecisionRecord
+from reconciliation.waiting import whose_turn
 
 # An action has tens of lines; the newest of more are what matters.
 LINES_MAX = 300
@@ -41,7 +42,7 @@ def evidence_of(action: Any) -> dict[str, Any]:
         "state_label": state.label,
         "state_colour": STATE_COLOURS[state],
         "state_means": STATES[state].means,
-        "state_mover": STATES[state].mover,
+        "whose_turn": whose_turn(action, now=now),
         "state_for": since(action.state_since, now=now),
         "timeline": timeline(kind=kind, action=action),
         "attempts": _attempts(kind=kind, action=action),

@@ -12,7 +12,8 @@ from effects.clock import database_now
 from effects.kinds import all_kinds
 from effects.models import Case
 from effects.standing import standing
-from effects.states import STATES, State
+from effects.states import State
+from reconciliation.waiting import whose_turn
 
 # The longest-waiting few; the lists behind the links have all of them.
 SHOWN_MAX = 10
@@ -86,7 +87,7 @@ def _stuck(now: Any) -> list[dict[str, Any]]:
             "page": page_of(row),
             "state_label": State(row.state).label,
             "for": since(row.state_since, now=now),
-            "mover": STATES[State(row.state)].mover,
+            "whose_turn": whose_turn(row, now=now),
         }
         for row in sorted(rows, key=lambda row: row.state_since)[:SHOWN_MAX]
     ]

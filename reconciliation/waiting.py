@@ -8,7 +8,7 @@ from typing import Any
 
 from effects.kinds import all_kinds
 from effects.models import Case
-from effects.states import State
+from effects.states import STATES, State
 
 # What somebody or something is moving, the most pressing first. AWAITING_APPROVAL is the review
 # desk's list, and FAILED_FINAL has its case.
@@ -67,6 +67,15 @@ def what_waits(*, now: datetime, oldest_max: int) -> list[Crowd]:
                 )
             )
     return crowds
+
+
+def whose_turn(row: Any, *, now: datetime) -> str:
+    """Who or what moves this action on, in words: in any state, with its open case in mind."""
+    state = State(row.state)
+    if state not in WATCHED_STATES:
+        return STATES[state].mover.removesuffix(".")
+    owner = _owners([row.action_id]).get(row.action_id, "")
+    return _whose_turn(row, state=state, now=now, owner=owner)
 
 
 def _owners(action_ids: list[str]) -> dict[str, str]:

@@ -194,6 +194,17 @@ def test_a_page_says_what_the_state_means_and_whose_turn_it_is(awaiting):
     assert "150.00 USD is above the ceiling of 100.00 USD" in text
 
 
+def test_all_pages_name_the_owner_once_reconciliation_has_stopped_and_a_case_is_open():
+    lost, looked_for = unknown(), unknown()
+    builders.stand_at(lost, State.UNKNOWN, unknown_since=database_now(), due_at=None)
+    case, client = open_case(lost, Case.Kind.UNKNOWN_OUTCOME), staff()
+    for address in (page(lost), page(case), reverse("admin:index")):
+        text = client.get(address).content.decode()
+        assert "case-owner, who owns its case" in text, address
+        assert "three tries" not in text, address
+    assert "reconciliation, by reading the provider" in client.get(page(looked_for)).content.decode()
+
+
 def test_a_search_is_exact_by_action_order_and_provider_reference(awaiting):
     client, lists = staff(), reverse("admin:refunds_refundaction_changelist")
     done = builders.stand_at(unknown(), State.SUCCEEDED, provider_ref="re_777")
