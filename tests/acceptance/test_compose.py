@@ -44,6 +44,11 @@ def test_the_commands_are_the_procfiles(name: str) -> None:
     assert command(name) == ["sh", "-c", procfile()[name]]
 
 
+def test_the_web_process_opens_no_door_but_its_port() -> None:
+    # gunicorn would else listen on a control socket in the home folder of whoever runs it.
+    assert "--no-control-socket" in procfile()["web"].split()
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_ours_run_as_an_ordinary_user_and_may_finish_a_provider_call(name: str) -> None:
     assert SERVICES[name]["user"].split(":")[0] not in ("0", "root")
