@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import F
 from django.db.models.functions import Extract
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
 from effects.clock import DatabaseNow
 from effects.models import SweepRun
@@ -45,3 +46,19 @@ def readyz(request: HttpRequest) -> JsonResponse:
     if problems:
         return JsonResponse({"status": "not ready", "problems": problems}, status=503)
     return JsonResponse({"status": "ok", **shown})
+
+
+def answer_health_first(
+    get_response: Callable[[HttpRequest], HttpResponseBase],
+) -> Callable[[HttpRequest], HttpResponseBase]:
+    """Middleware that answers both, by whatever host name or address they are asked.
+
+    A container's check asks 127.0.0.1 and an orchestrator asks an address it has just given out;
+    neither stands in ALLOWED_HOSTS.
+    """
+    views = {"/healthz": healthz, "/readyz": readyz}
+
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        return views.get(request.path_info, get_response)(request)
+
+    return middleware

@@ -68,6 +68,8 @@ INSTALLED_APPS = [
 # https://docs.djangoproject.com/en/5.2/ref/middleware/#middleware-ordering
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    # Before anything looks at the host name.
+    "config.health.answer_health_first",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

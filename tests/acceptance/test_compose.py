@@ -82,6 +82,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
             "DATABASE_URL": database,
             "REDIS_URL": broker,
             "WEB_BIND": "127.0.0.1",
+            # The health check must not depend on it.
+            "ALLOWED_HOSTS": "desk.example.com",
             "PORT": str(free_port()),
         }
 
