@@ -18,11 +18,12 @@ from agents.answers import ActionAnswer, ActionPage, answer_of_new, read_answer,
 from agents.bearer import AgentBearer
 from agents.door import problem_of, refuse_unknown_parameters
 from agents.models import AgentKey
-from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem, shown_name
+from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem
 from agents.request_id import request_id
 from agents.shapes import ActionId, Cursor, Identifier, OrderAnswer, OrderIn, ProposalIn
 from agents.strict_json import StrictParser, parse_object, require_json
 from kernel.errors import InvalidInput
+from kernel.strict_json import shown_name
 from refunds.models import Order, RefundAction
 from refunds.orders import mirror_order
 from refunds.propose import (

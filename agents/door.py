@@ -22,10 +22,10 @@ from agents.problems import (
     Kind,
     ProblemFound,
     problem,
-    shown_name,
 )
 from agents.request_id import request_id
 from kernel.errors import InvalidInput
+from kernel.strict_json import shown_name
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from agents.request_id import request_id
 CONTENT_TYPE = "application/problem+json"
 # A database that is away is usually back, or failed over, within seconds.
 RETRY_AFTER_SECONDS = 5
-NAME_CHARACTERS_MAX = 80
 # More than these in one answer help nobody.
 PROBLEMS_MAX = 20
 
@@ -118,8 +117,3 @@ def problem(
 
 
 _OPTIONAL = ("field", "fields", "differing", "action")
-
-
-def shown_name(name: str) -> str:
-    """A name that a caller made up, fit for an answer: short, and encodable."""
-    return name[:NAME_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()

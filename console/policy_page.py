@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -15,9 +16,14 @@ from console.read_only import ReadOnlyAdmin
 from kernel.errors import InvalidInput
 from kernel.identity import require_identifier
 from kernel.money import AMOUNT_MINOR_MAX, require_currency
+from kernel.strict_json import Malformed, NotStrict, read_object, shown_name
 from policies.models import PolicyVersion
 from policies.rules import Parameters
 from policies.versions import DEFAULT_PARAMETERS, publish
+
+# Longer than any card payment can be refunded or disputed; more is a slip of the keyboard.
+WINDOW_SECONDS_MAX = 2 * 366 * 24 * 3600
+WRONGS_SHOWN_MAX = 5
 
 
 def read_parameters(value: object) -> Parameters:
@@ -26,37 +32,63 @@ def read_parameters(value: object) -> Parameters:
     Raises InvalidInput naming the field.
     """
     wanted = DEFAULT_PARAMETERS.as_json()
-    if not isinstance(value, dict) or set(value) != set(wanted):
-        raise InvalidInput(
-            field="parameters", reason=f"must be an object with exactly {', '.join(sorted(wanted))}"
-        )
+    if not isinstance(value, dict):
+        raise InvalidInput(field="parameters", reason="must be an object")
+    for name in sorted(set(value) - set(wanted)):
+        raise InvalidInput(field=shown_name(str(name)), reason="is not a known parameter")
+    for name in sorted(set(wanted) - set(value)):
+        raise InvalidInput(field=name, reason="is required")
     ceilings, reasons = value["ceiling_minor"], value["reasons"]
     if not isinstance(ceilings, dict):
         raise InvalidInput(field="ceiling_minor", reason="must map currencies to minor units")
     for currency, amount in ceilings.items():
         if require_currency(currency, field="ceiling_minor") != currency:
             raise InvalidInput(field="ceiling_minor", reason=f"{currency!r}: use capitals")
-        _whole(amount, field=f"ceiling_minor.{currency}")
+        _whole(amount, field=f"ceiling_minor.{currency}", largest=AMOUNT_MINOR_MAX)
     if not isinstance(reasons, list) or not reasons:
         raise InvalidInput(field="reasons", reason="must be a list of reason codes")
     for reason in reasons:
         require_identifier(reason, field="reasons")
     if type(value["review_beside_open"]) is not bool:
         raise InvalidInput(field="review_beside_open", reason="must be true or false")
-    _whole(value["same_amount_window_seconds"], field="same_amount_window_seconds")
-    _whole(value["unsearchable_ceiling_minor"], field="unsearchable_ceiling_minor")
+    for name, largest in (
+        ("same_amount_window_seconds", WINDOW_SECONDS_MAX),
+        ("unsearchable_ceiling_minor", AMOUNT_MINOR_MAX),
+    ):
+        _whole(value[name], field=name, largest=largest)
     return Parameters.from_json(value)
 
 
-def _whole(value: object, *, field: str) -> None:
-    if type(value) is not int or not 0 <= value <= AMOUNT_MINOR_MAX:
-        raise InvalidInput(field=field, reason=f"must be an integer from 0 to {AMOUNT_MINOR_MAX}")
+def _whole(value: object, *, field: str, largest: int) -> None:
+    if type(value) is not int or not 0 <= value <= largest:
+        raise InvalidInput(field=field, reason=f"must be an integer from 0 to {largest}")
+
+
+class StrictJSONField(forms.JSONField):
+    """An object as JSON, read as strictly as the API reads its bodies."""
+
+    def to_python(self, value: Any) -> Any:
+        """The object. Raises ValidationError naming what could be misread."""
+        if not isinstance(value, str) or not value.strip():
+            return super().to_python(value)
+        try:
+            return read_object(value)
+        except Malformed as error:
+            raise forms.ValidationError(f"The text {error.reason}.") from error
+        except NotStrict as error:
+            raise forms.ValidationError(
+                [f"{wrong.path}: {wrong.reason}" for wrong in error.wrongs[:WRONGS_SHOWN_MAX]]
+            ) from error
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """What was typed, as it was typed: it may be no JSON that can be shown in another way."""
+        return data if data is None else InvalidJSONInput(data)
 
 
 class PublishForm(forms.ModelForm[PolicyVersion]):
     """The next version: its parameters as JSON, and why."""
 
-    parameters = forms.JSONField(
+    parameters = StrictJSONField(
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 28}),
         help_text="In force for every decision from now on; amounts are minor units. A currency "
         "without a ceiling always needs a person.",

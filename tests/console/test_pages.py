@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from datetime import timedelta
 from typing import Any
@@ -87,11 +88,12 @@ def open_case(action: RefundAction, kind: str, **fields: Any) -> Case:
     return Case.objects.create(**(values | fields))
 
 
-def unknown() -> RefundAction:
+def unknown(**fields: Any) -> RefundAction:
     action = builders.action(builders.order())
     claim(kind=REFUND, action_id=action.action_id, worker="worker:test:1")
     now = database_now()
-    return builders.stand_at(action, State.UNKNOWN, unknown_since=now, due_at=now)
+    values: dict[str, Any] = {"unknown_since": now, "due_at": now}
+    return builders.stand_at(action, State.UNKNOWN, **(values | fields))
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -195,14 +197,14 @@ def test_a_page_says_what_the_state_means_and_whose_turn_it_is(awaiting):
 
 
 def test_all_pages_name_the_owner_once_reconciliation_has_stopped_and_a_case_is_open():
-    lost, looked_for = unknown(), unknown()
-    builders.stand_at(lost, State.UNKNOWN, unknown_since=database_now(), due_at=None)
+    lost, looked_for = unknown(due_at=None), unknown()
     case, client = open_case(lost, Case.Kind.UNKNOWN_OUTCOME), staff()
     for address in (page(lost), page(case), reverse("admin:index")):
         text = client.get(address).content.decode()
         assert "case-owner, who owns its case" in text, address
         assert "three tries" not in text, address
-    assert "reconciliation, by reading the provider" in client.get(page(looked_for)).content.decode()
+    text = client.get(page(looked_for)).content.decode()
+    assert "reconciliation, by reading the provider" in text
 
 
 def test_a_search_is_exact_by_action_order_and_provider_reference(awaiting):
@@ -517,6 +519,44 @@ def test_parameters_that_the_rules_could_misread_are_refused(field, value):
         note="",
     )
     assert answer.status_code == 200
+    assert PolicyVersion.objects.count() == before
+
+
+IN_FORCE = json.dumps(DEFAULT_PARAMETERS.as_json())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"USD": 10000', '"USD": 10000, "USD": 9999999', "ceiling_minor.USD: is given twice"),
+        ('"USD": 10000', '"USD": ' + "9" * 5_000, "ceiling_minor.USD: must be a JSON integer"),
+        ('"USD": 10000', '"USD": 1e4', "ceiling_minor.USD: must be a JSON integer"),
+        ('"USD": 10000', '"USD": NaN', "ceiling_minor.USD: must be a JSON integer"),
+        ('"USD": 10000', '"USD": -5', "ceiling_minor.USD: must be an integer from 0"),
+        ('"damaged"', '"\\ud800"', "reasons[2]: holds a NUL or half of a surrogate"),
+        ('"damaged"', '"\\u0000"', "reasons[2]: holds a NUL or half of a surrogate"),
+        ('"ceiling_minor"', '"\\ud800"', "is not a possible name"),
+        ('{"ceiling_minor"', '{"limit": 1, "ceiling_minor"', "limit: is not a known parameter"),
+        ('"review_beside_open": true, ', "", "review_beside_open: is required"),
+        ("259200", "2592000000", "same_amount_window_seconds: must be an integer from 0"),
+        ("{", "[" * 50_000, "The text is nested too deeply"),
+        ("{", "", "The text is not one JSON value"),
+    ],
+)
+def test_policy_text_that_could_be_misread_is_refused_and_shown_as_typed(old, new, told):
+    before = PolicyVersion.objects.count()
+    assert old in IN_FORCE
+    typed = IN_FORCE.replace(old, new, 1)
+    answer = post(
+        staff("add_policyversion"),
+        reverse("admin:policies_policyversion_add"),
+        parameters=typed,
+        note="",
+    )
+    assert answer.status_code == 200
+    text = html.unescape(answer.content.decode())
+    assert told in text
+    assert typed in text
     assert PolicyVersion.objects.count() == before
 
 
