@@ -42,6 +42,8 @@ def around(view: View) -> View:
 
     @wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        # Parameters are UTF-8 whatever the body is said to be; of the body that is refused later.
+        request.encoding = "utf-8"
         try:
             response = view(request, *args, **kwargs)
         except Exception as error:

@@ -17,12 +17,14 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from console.read_only import OnlyItsFilters
+
 admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
 @admin.register(User)
-class PersonAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg,misc]
+class PersonAdmin(OnlyItsFilters, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg,misc]
     """A person. One who has decided something is disabled, never deleted."""
 
     form = UserChangeForm
@@ -54,7 +56,7 @@ def _is_below(person: User | None, user: Any) -> bool:
 
 
 @admin.register(Group)
-class RoleAdmin(DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]
+class RoleAdmin(OnlyItsFilters, DjangoGroupAdmin, ModelAdmin):  # type: ignore[misc]
     """A set of permissions. Whoever could change one could give themselves any right."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

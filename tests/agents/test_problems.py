@@ -41,6 +41,17 @@ def test_another_method_is_a_405_problem_that_names_the_right_ones(
     assert set(response["Allow"].split(", ")) == allowed
 
 
+def test_parameters_are_utf_8_whatever_encoding_the_body_is_said_to_have(caller: Caller) -> None:
+    order = builders.order()
+    response = caller.client.generic(
+        "GET",
+        f"/api/v1/refunds?order_id={order.order_id}",
+        content_type="application/json; charset=rot13",
+        headers={"Authorization": f"Bearer {caller.key}"},
+    )
+    assert read(response, 200)["data"] == []
+
+
 def test_a_mistake_of_ours_is_logged_and_tells_nothing(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -160,6 +160,21 @@ def test_every_list_and_every_page_opens_and_no_get_writes(awaiting):
         "refunds/refundaction/?state__exact=%3Cscript%3E",
         "refunds/refundaction/?order__id__exact=abc",
         "refunds/refundaction/?order__customer_email__startswith=a",
+        "refunds/refundaction/?state=%00",
+        "refunds/refundaction/?state__exact=%00",
+        "refunds/refundaction/?state__in=%00,x",
+        "refunds/refundaction/?state__isnull=x",
+        "refunds/refundaction/?action_id__regex=(",
+        "refunds/refundaction/?created_at__gt=x&amount_minor__gt=1e400",
+        "refunds/refundaction/?%00=%00",
+        "effects/case/?kind=%00",
+        "effects/case/?status=%00",
+        "effects/case/?kind__exact=unknown_outcome&kind__exact=%00",
+        "effects/case/?evidence__x=%00",
+        "auth/user/?username__regex=(",
+        "auth/user/?groups__id__exact=%00",
+        "auth/user/?is_staff__exact=%00",
+        "auth/group/?name=%00",
         "effects/case/?status=%00&kind__exact=none",
         "effects/case/99999999999999999999999/change/",
         "effects/case/abc/change/",
@@ -360,6 +375,28 @@ def test_a_form_without_a_usable_version_is_a_bad_request(awaiting, version):
     answer = post(client, page(awaiting, "approve"), **seen(awaiting, seen_version=version))
     assert answer.status_code == 400
     assert builders.fresh(awaiting).state == State.AWAITING_APPROVAL
+
+
+@pytest.mark.parametrize("charset", ["rot13", "zlib", "utf-16", "latin-1"])
+def test_a_form_in_another_encoding_is_refused(awaiting, charset):
+    answer = staff("decide_refund").generic(
+        "POST",
+        page(awaiting, "approve"),
+        b"note=x",
+        content_type=f"application/x-www-form-urlencoded; charset={charset}",
+    )
+    assert answer.status_code == 415
+    assert builders.fresh(awaiting).state == State.AWAITING_APPROVAL
+
+
+def test_a_filter_of_a_list_narrows_it(awaiting):
+    client, lists = staff(superuser=True), reverse("admin:refunds_refundaction_changelist")
+    for state, rows in ((State.AWAITING_APPROVAL, [awaiting.pk]), (State.UNKNOWN, [])):
+        found = client.get(lists, {"state__exact": state.value}).context["cl"].result_list
+        assert [row.pk for row in found] == rows
+    people = reverse("admin:auth_user_changelist")
+    for query in ({"is_staff__exact": "1"}, {"groups__id__exact": "1"}):
+        assert client.get(people, query).status_code == 200
 
 
 def test_deciding_what_does_not_exist_is_not_found():
