@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -309,14 +310,23 @@ def _sentences(error: ValidationError) -> list[str]:
     return sentences
 
 
-def read_environment() -> Environment:
-    """The environment of this process, or Refusal with every problem found."""
+def read_environment(given: Mapping[str, str] | None = None) -> Environment:
+    """The environment of this process, or Refusal with every problem found.
+
+    `given` are values by name, in capitals, that stand before those of the process; what is no
+    variable of ours in them is passed over.
+    """
+    values: dict[str, Any] = {
+        name.lower(): value
+        for name, value in (given or {}).items()
+        if name.lower() in Environment.model_fields
+    }
     try:
-        environment = Environment()  # type: ignore[call-arg]  # the values come from os.environ
+        environment = Environment(**values)
     except ValidationError as error:
         problems = _sentences(error)
         try:
-            problems += Timeouts().problems()
+            problems += Timeouts(**values).problems()
         except ValidationError:
             pass  # told above, as Environment has these fields too
         raise Refusal(tuple(problems)) from None

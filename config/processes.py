@@ -13,16 +13,37 @@ import pwd
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 #: Longest that a process may take to obey its stop signal, unless its owner says otherwise.
 STOP_SECONDS = 20.0
 
 
+#: Ctrl-C, `kill`, and a terminal that was closed.
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class ServerError(Exception):
     """A process of the stack did not start. The message says what to do."""
+
+
+@contextmanager
+def uninterrupted() -> Generator[None]:
+    """For a clean-up: whoever asks a second time would leave half of the processes running."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python runs handlers in the main thread only
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in END_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None: it was not set by Python, and cannot be set again from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def free_port() -> int:

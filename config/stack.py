@@ -20,7 +20,8 @@ from types import TracebackType
 
 from config.development import CHECKOUT, OFFLINE
 from config.embedded.servers import Servers
-from config.processes import Process, ServerError, end_strays, free_port
+from config.environment import Refusal, read_environment
+from config.processes import Process, ServerError, end_strays, free_port, uninterrupted
 
 #: Imports, forks and a first connection; a machine under load takes several seconds.
 READY_SECONDS = 60.0
@@ -52,7 +53,8 @@ class Stack:
     - `workers`, `beat`, `web`: how many of each; 0 for none. `web` beyond 1 share nothing but rows.
     - `sandbox_state`: a file that keeps the provider's world from run to run.
     - `sandbox_settings`: of providers/sandbox/settings.py, by name.
-    - `webhooks`: whether the sandbox delivers its events to the first web process.
+    - `webhooks`: whether the sandbox delivers its events to the first web process, which does not
+      take any in 0.1.
     - `port`: of the first web process; None: a free one.
     - `migrate`: False when the database is known to be migrated.
     - `say`: told each step in a short sentence.
@@ -71,7 +73,7 @@ class Stack:
         sandbox: bool = True,
         sandbox_state: Path | None = None,
         sandbox_settings: Mapping[str, str] | None = None,
-        webhooks: bool = True,
+        webhooks: bool = False,
         port: int | None = None,
         migrate: bool = True,
         say: Callable[[str], None] = lambda sentence: None,
@@ -121,12 +123,14 @@ class Stack:
     def start(self) -> None:
         """Start everything and wait until it answers; when one part fails, stop all and raise.
 
+        0. Refuse an environment that the product would refuse, before any process sees it.
         1. End what a killed starter left in this folder.
         2. Servers, unless addresses were given.
         3. The sandbox, unless a provider's address was given.
         4. Migrations.
         5. Web, workers, beat.
         """
+        self._check_environment()
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in end_strays(self.folder):
             self._say(f"ended {name}, left behind by an earlier run")
@@ -150,7 +154,14 @@ class Stack:
             raise
 
     def stop(self, *, timeout_seconds: float = 20) -> None:
-        """Stop everything this Stack started, and nothing else. May be called twice."""
+        """Stop everything this Stack started, and nothing else. May be called twice.
+
+        Signals that ask this program to end are ignored until it is done.
+        """
+        with uninterrupted():
+            self._stop(timeout_seconds)
+
+    def _stop(self, timeout_seconds: float) -> None:
         children = [child for group in self.processes.values() for child in group]
         for child in children:
             if child.alive:
@@ -239,6 +250,15 @@ class Stack:
         }
         return made_up | inherited | dict(overrides)
 
+    def _check_environment(self) -> None:
+        # Addresses that are found at start, and cannot be wrong.
+        later = {name: OFFLINE[name] for name in ("DATABASE_URL", "REDIS_URL")}
+        later["STRIPE_API_BASE"] = ""
+        try:
+            read_environment(later | self.env)
+        except Refusal as refusal:
+            raise ServerError(str(refusal)) from None
+
     def _start_servers(self) -> None:
         if self.env.get("DATABASE_URL") and self.env.get("REDIS_URL"):
             return
@@ -262,18 +282,17 @@ class Stack:
             command += ["--state", str(self._sandbox_state)]
         for name, value in self._sandbox_settings.items():
             command += ["--set", f"{name}={value}"]
+        # Nothing of the product's: the sandbox must know no more than Stripe does. Secrets go by
+        # the environment, since everybody on the machine can read a command line.
+        needed = {"PATH", "HOME", "TMPDIR"}
+        env = {name: value for name, value in self.env.items() if name in needed}
         if (api_key := self.env["STRIPE_API_KEY"]) != SANDBOX_API_KEY:
-            command += ["--account", f"acct_given={api_key}"]
+            env["SANDBOX_ACCOUNTS"] = f"acct_given={api_key}"
         if self._webhooks:
-            secret = self.env["STRIPE_WEBHOOK_SECRETS"].split(",")[0]
-            command += ["--webhook-url", f"{self.url}/webhooks/stripe", "--webhook-secret", secret]
+            command += ["--webhook-url", f"{self.url}/webhooks/stripe"]
+            env["SANDBOX_WEBHOOK_SECRET"] = self.env["STRIPE_WEBHOOK_SECRETS"].split(",")[0]
         sandbox = Process(
-            name="sandbox",
-            command=command,
-            # Nothing of the product's: the sandbox must know no more than Stripe does.
-            env={name: self.env[name] for name in ("PATH", "HOME", "TMPDIR") if name in self.env},
-            folder=self.folder,
-            cwd=CHECKOUT,
+            name="sandbox", command=command, env=env, folder=self.folder, cwd=CHECKOUT
         )
         self.processes["sandbox"] = [sandbox]
         sandbox.start()

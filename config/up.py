@@ -17,7 +17,14 @@ from pathlib import Path
 
 from config.development import DATA_DIR, STACK_ENV
 from config.embedded.places import FolderLock, private_folder
-from config.processes import ServerError, end_strays, free_port, port_is_free
+from config.processes import (
+    END_SIGNALS,
+    ServerError,
+    end_strays,
+    free_port,
+    port_is_free,
+    uninterrupted,
+)
 from config.stack import Stack
 
 #: A process that ends this often in a row is not started again: something is wrong with it.
@@ -59,7 +66,17 @@ def kept_secrets() -> dict[str, str]:
             f"SECRET_KEY={secrets.token_urlsafe(48)}\n"
             f"STRIPE_WEBHOOK_SECRETS=whsec_{secrets.token_urlsafe(24)}\n",
         )
-    return dict(line.split("=", 1) for line in path.read_text().splitlines())
+    try:
+        kept = dict(line.split("=", 1) for line in path.read_text().splitlines() if line.strip())
+    except ValueError:  # also for bytes that are no text
+        kept = {}
+    if not {"SECRET_KEY", "STRIPE_WEBHOOK_SECRETS"} <= kept.keys():
+        raise ServerError(
+            f"{path} cannot be read as NAME=value lines with SECRET_KEY and "
+            "STRIPE_WEBHOOK_SECRETS. Nothing was started. Delete it: new secrets are made, and "
+            "everybody has to log in again."
+        )
+    return kept
 
 
 def chosen_port() -> int:
@@ -105,18 +122,17 @@ def persistent_stack(*, env: dict[str, str] | None = None) -> Generator[Stack]:
             port=chosen_port(),
             say=say,
         )
-        stack.start()
         try:
+            stack.start()
             lines = [f"{name}={stack.env[name]}\n" for name in PUBLISHED if name in stack.env]
             _write_private(STACK_ENV, "".join(lines))
             yield stack
         finally:
-            # A second Ctrl-C must not leave half of it running.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            say("stopping")
-            STACK_ENV.unlink(missing_ok=True)
-            stack.stop()
-            say("stopped")
+            with uninterrupted():
+                say("stopping")
+                STACK_ENV.unlink(missing_ok=True)
+                stack.stop()
+                say("stopped")
     finally:
         lock.release()
 
@@ -140,12 +156,19 @@ def watch(stack: Stack) -> None:
 
 
 def interrupt_on_signals() -> None:
-    """SIGTERM and a closed terminal end this program as Ctrl-C does: by way of `finally`."""
+    """SIGINT, SIGTERM and a closed terminal end this program once, by way of `finally`.
+
+    SIGINT by name: a shell that starts a program in the background (`make up &` in a script) lets
+    it ignore SIGINT, and Python leaves it so. From the first signal on all three are ignored: a
+    second one must not cut the clean-up short.
+    """
 
     def interrupt(number: int, frame: object) -> None:
+        for each in END_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in END_SIGNALS:
         signal.signal(number, interrupt)
 
 

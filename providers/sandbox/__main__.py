@@ -21,7 +21,11 @@ def main() -> int:
     parser.add_argument("--port-file", type=Path, help="write the port here when ready")
     parser.add_argument("--state", type=Path, help="keep everything in this file across runs")
     parser.add_argument("--webhook-url", help="deliver all events here")
-    parser.add_argument("--webhook-secret", help="sign them with this")
+    parser.add_argument(
+        "--webhook-secret",
+        default=os.environ.get("SANDBOX_WEBHOOK_SECRET"),
+        help="sign them with this; or SANDBOX_WEBHOOK_SECRET, which no list of processes shows",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting"
     )
@@ -34,7 +38,8 @@ def main() -> int:
     settings = Settings()
     try:
         settings.change(**dict(_pair(text) for text in given.set))
-        accounts = [_pair(text) for text in given.account]
+        more = os.environ.get("SANDBOX_ACCOUNTS", "").split(",")
+        accounts = [_pair(text) for text in (*given.account, *more) if text]
     except ValueError as problem:
         parser.error(str(problem))
     try:
