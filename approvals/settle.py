@@ -20,8 +20,8 @@ PERMISSION = "effects.settle_case"
 
 # What closes the other kinds; a word does not.
 NOT_BY_HAND: dict[str, str] = {
-    Case.Kind.UNKNOWN_OUTCOME: "Only evidence from the provider closes it: check now, or wait for "
-    "the provider's own message.",
+    Case.Kind.UNKNOWN_OUTCOME: "Only evidence from the provider closes it: check now, or look at "
+    "the provider's dashboard.",
     Case.Kind.STALE_APPROVAL: "Approve or reject the action; that closes the case.",
     Case.Kind.PENDING_TOO_LONG: "It closes when the provider settles the refund. Polling goes on.",
     Case.Kind.CANNOT_SEND: "It closes when the action is sent or withdrawn. It goes on trying.",
@@ -41,6 +41,11 @@ class NotSettled:
 
     sentence: str
     permitted: bool = True
+
+
+def not_by_hand(case: Case, *, action_is_final: bool) -> str:
+    """Why a word does not close this case, or nothing: it does, or the case outlived its action."""
+    return "" if action_is_final else NOT_BY_HAND.get(case.kind, "")
 
 
 def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled:
@@ -76,8 +81,9 @@ def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled
         if case.action_id:
             kind = kind_named(case.effect)
             locked = kind.lock(action_id=case.action_id)
-        if case.kind in NOT_BY_HAND and not (locked is not None and locked.action.is_final):
-            return NotSettled(sentence=f"The case is still open. {NOT_BY_HAND[case.kind]}")
+        why_not = not_by_hand(case, action_is_final=bool(locked and locked.action.is_final))
+        if why_not:
+            return NotSettled(sentence=f"The case is still open. {why_not}")
         if locked is not None:
             now = locked.now
             others = Case.objects.filter(action_id=case.action_id, closed_at__isnull=True)

@@ -14,7 +14,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 
 from approvals.decide import actor_of
-from approvals.settle import NOT_BY_HAND, PERMISSION, NotSettled, settle_case
+from approvals.settle import PERMISSION, NotSettled, not_by_hand, settle_case
 from console.evidence import evidence_of
 from console.read_only import ReadOnlyAdmin
 from console.words import in_words, page_of, since
@@ -138,6 +138,6 @@ def _page(request: HttpRequest, case: Case) -> dict[str, Any]:
         "overdue": case.closed_at is None and case.due_at < now,
         "found": in_words(case.evidence),
         "action_page": page_of(action) if action is not None else "",
-        "not_by_hand": NOT_BY_HAND.get(case.kind, ""),
+        "not_by_hand": not_by_hand(case, action_is_final=bool(action and action.is_final)),
         "may_settle": user.has_perm(PERMISSION),
     }

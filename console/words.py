@@ -75,7 +75,15 @@ def in_words(data: Mapping[str, Any], *, currency: str = "") -> list[tuple[str, 
         elif isinstance(value, Mapping):
             lines += [(f"{label}: {k}", v) for k, v in in_words(value, currency=currency)]
         elif isinstance(value, list):
-            lines.append((label, visible(", ".join(str(item) for item in value))))
+            plain = [item for item in value if not isinstance(item, Mapping)]
+            if plain:
+                lines.append((label, visible(", ".join(str(item) for item in plain))))
+            for item in value:
+                if isinstance(item, Mapping):
+                    words = in_words(item, currency=currency)
+                    lines.append((label, ", ".join(f"{k} {v}" for k, v in words)))
+        elif type(value) is bool:
+            lines.append((label, "yes" if value else "no"))
         else:
             lines.append((label, visible(str(value))))
     return lines

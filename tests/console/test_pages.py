@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -419,7 +420,10 @@ def test_a_case_shows_its_evidence_owner_and_due_time():
         STATES[State.UNKNOWN].means,
     ):  # fmt: skip
         assert shown in text, shown
-    assert "Close the case" not in text
+    assert re.search(r">\s*Close\b", text) is None
+    assert "the provider's own message" not in html.unescape(text)
+    builders.stand_at(action, State.SUCCEEDED, provider_ref="re_1")
+    assert "Close the case" in staff("settle_case").get(page(case)).content.decode()
 
 
 def test_a_lost_answer_cannot_be_closed_by_hand_even_by_a_forged_form():
@@ -610,9 +614,21 @@ def test_a_duration_is_read_in_its_two_largest_units(seconds, words):
 
 
 def test_json_of_history_becomes_words_with_amounts_in_their_currency():
-    data = {"amount_minor": 7_900, "currency": "USD", "none": None, "seen": {"left_minor": 5}}
+    data: dict[str, Any] = {
+        "amount_minor": 7_900,
+        "currency": "USD",
+        "none": None,
+        "seen": {"left_minor": 5},
+    }
+    data["attempts"] = [{"number": 1, "sent_minor": 5, "said": "\u202e"}, {"number": 2}]
+    data["whole"] = True
+    data["ids"] = ["a", "b"]
     assert in_words(data) == [
         ("amount", "79.00 USD"),
         ("currency", "USD"),
         ("seen: left", "0.05 USD"),
+        ("attempts", "number 1, sent 0.05 USD, said [U+202E]"),
+        ("attempts", "number 2"),
+        ("whole", "yes"),
+        ("ids", "a, b"),
     ]
