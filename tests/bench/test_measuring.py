@@ -73,5 +73,5 @@ def test_the_pgbench_script_keeps_nothing_of_the_refund_it_was_made_from() -> No
 
 def test_the_procfile_names_its_pool_where_the_bench_looks_for_it() -> None:
     pool, slots = procfile_pool()
-    assert pool == "prefork"  # docs/decisions/0030-worker-pool.md
+    assert pool == "prefork"  # docs/decisions/0016-worker-pool.md
     assert slots > 0
