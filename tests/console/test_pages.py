@@ -422,8 +422,16 @@ def test_a_case_shows_its_evidence_owner_and_due_time():
         assert shown in text, shown
     assert re.search(r">\s*Close\b", text) is None
     assert "the provider's own message" not in html.unescape(text)
-    builders.stand_at(action, State.SUCCEEDED, provider_ref="re_1")
-    assert "Close the case" in staff("settle_case").get(page(case)).content.decode()
+
+
+def test_a_case_that_outlived_its_action_can_be_closed_on_its_page():
+    over = builders.stand_at(unknown(), State.SUCCEEDED, provider_ref="re_1")
+    case = open_case(over, Case.Kind.PENDING_TOO_LONG)
+    client = staff("settle_case")
+    assert "Close the case" in client.get(page(case)).content.decode()
+    post(client, page(case, "close"), note="paid")
+    case.refresh_from_db()
+    assert case.closed_at is not None
 
 
 def test_a_lost_answer_cannot_be_closed_by_hand_even_by_a_forged_form():
