@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from config import up
+from config import demo, up
 from config.development import CHECKOUT
 from config.processes import ServerError
 from config.stack import Stack
@@ -94,6 +94,22 @@ def test_a_live_key_is_refused_before_any_process_sees_it(tmp_path: Path) -> Non
     assert "hunter2" not in str(e.value)
     assert (stack.processes, stack.servers) == ({}, None)
     assert not (tmp_path / "logs").exists()
+
+
+def test_the_cases_of_the_demo_belong_to_the_person_who_can_log_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, str] = {}
+
+    def persistent_stack(*, env: dict[str, str]) -> None:
+        asked.update(env)
+        raise ServerError("that is all this test needs")
+
+    monkeypatch.setattr(demo, "persistent_stack", persistent_stack)
+    monkeypatch.setattr(demo, "interrupt_on_signals", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["demo", "--once"])
+    assert demo.main() == 1
+    assert asked["CASE_OWNER"] == demo.REVIEWER
 
 
 def test_the_sandbox_is_told_the_key_where_no_list_of_processes_shows_it(
