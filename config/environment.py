@@ -268,8 +268,8 @@ class Environment(Timeouts):
             )
         if live and self.development:
             found.append(
-                "DEVELOPMENT is set together with a live Stripe key. `make up` and `make demo` set it: "
-                "unset STRIPE_API_KEY for them. In production, unset DEVELOPMENT."
+                "DEVELOPMENT is set together with a live Stripe key. `make up` and `make demo` set "
+                "it: unset STRIPE_API_KEY for them. In production, unset DEVELOPMENT."
             )
         if live and self.stripe_api_base and not self.stripe_api_base.startswith("https://"):
             found.append(
