@@ -87,7 +87,13 @@ api = DoorAPI(
 
 def _answers(successes: dict[int, Any], *problems: Kind) -> dict[int, Any]:
     """Every status a call can have, declared."""
-    always = (Kind.UNAUTHORIZED, Kind.INVALID_FIELD, Kind.INTERNAL, Kind.UNAVAILABLE)
+    always = (
+        Kind.UNAUTHORIZED,
+        Kind.UNSUPPORTED_MEDIA_TYPE,
+        Kind.INVALID_FIELD,
+        Kind.INTERNAL,
+        Kind.UNAVAILABLE,
+    )
     return {**successes, **{kind.status: ProblemDetails for kind in (*always, *problems)}}
 
 
@@ -95,7 +101,6 @@ _BODY = (
     Kind.MALFORMED_JSON,
     Kind.LENGTH_REQUIRED,
     Kind.BODY_TOO_LARGE,
-    Kind.UNSUPPORTED_MEDIA_TYPE,
 )
 
 

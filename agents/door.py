@@ -24,6 +24,8 @@ from agents.problems import (
     problem,
 )
 from agents.request_id import request_id
+from agents.shapes import PATTERN_REASONS
+from agents.strict_json import require_utf8
 from kernel.errors import InvalidInput
 from kernel.strict_json import shown_name
 
@@ -38,13 +40,18 @@ _SAFE_TO_REPEAT = (
 
 
 def around(view: View) -> View:
-    """Give the view's answers their headers, and turn what it raises or cannot do into problems."""
+    """Give the view's answers their headers, and turn what it raises or cannot do into problems.
+
+    HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
+    """
 
     @wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        # Parameters are UTF-8 whatever the body is said to be; of the body that is refused later.
-        request.encoding = "utf-8"
+        is_head = request.method == "HEAD"
+        if is_head:
+            request.method = "GET"
         try:
+            require_utf8(request)
             response = view(request, *args, **kwargs)
         except Exception as error:
             response = problem_of(error)
@@ -57,6 +64,10 @@ def around(view: View) -> View:
         response["X-Request-ID"] = request_id()
         if not response.has_header("Cache-Control"):
             response["Cache-Control"] = "no-store"
+        if is_head:
+            request.method = "HEAD"
+            response["Content-Length"] = str(len(response.content))
+            response.content = b""
         return response
 
     return wrapped
@@ -150,6 +161,11 @@ _REASONS = {
     "bool_type": "must be true or false",
     "list_type": "must be a list",
     "model_type": "must be an object",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_long": "must have at most {max_length} entries",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
 }
 
 
@@ -161,5 +177,11 @@ def _field_problem(found: dict[str, Any]) -> FieldProblem:
     path = ""
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{shown_name(str(part))}"
-    reason = _REASONS.get(found["type"]) or str(found["msg"])
+    told = found.get("ctx", {})
+    if found["type"] == "string_pattern_mismatch":
+        reason = PATTERN_REASONS[told["pattern"]]
+    elif found["type"] in _REASONS:
+        reason = _REASONS[found["type"]].format(**told)
+    else:
+        reason = str(found["msg"])
     return FieldProblem(field=path.lstrip(".") or str(source), reason=reason)

@@ -50,18 +50,38 @@ def _currency(value: str) -> str:
         raise PydanticCustomError("currency", "{reason}", {"reason": error.reason}) from None
 
 
-Identifier = Annotated[str, Field(pattern=f"^{IDENTIFIER_PATTERN}$", examples=["4821"])]
+_IDENTIFIER = f"^{IDENTIFIER_PATTERN}$"
+_ACTION_ID = f"^refund:order-{IDENTIFIER_PATTERN}:request-{IDENTIFIER_PATTERN}$"
+_CURSOR = r"^[1-9][0-9]{0,17}$"
+_CURRENCY = "^[A-Za-z]{3}$"
+_PAYMENT_INTENT = "^pi_[A-Za-z0-9_]{1,77}$"
+_ACCOUNT = f"^{ACCOUNT_PATTERN}$"
+_METHOD = r"^[A-Za-z0-9_.-]*$"
+_EMAIL = r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$"
+
+# What each pattern asks for, in words.
+PATTERN_REASONS = {
+    _ONE_LINE: "must be one line of text, not empty and without control characters",
+    _IDENTIFIER: "must be 1 to 64 characters of A-Z a-z 0-9 _ . -",
+    _ACTION_ID: "must be an action's id, like refund:order-4821:request-3",
+    _CURSOR: "must be the next_cursor of an answer",
+    _CURRENCY: "must be an ISO 4217 code of three letters, like USD",
+    _PAYMENT_INTENT: "must be a PaymentIntent's id, like pi_3PxT0kL2eZvKYlo2",
+    _ACCOUNT: "must be empty, acct_…, alias:NAME or alias:NAME/acct_…",
+    _METHOD: "must hold only characters of A-Z a-z 0-9 _ . -",
+    _EMAIL: "must be an email address",
+}
+
+Identifier = Annotated[str, Field(pattern=_IDENTIFIER, examples=["4821"])]
 ActionId = Annotated[
     str,
     Field(
-        pattern=f"^refund:order-{IDENTIFIER_PATTERN}:request-{IDENTIFIER_PATTERN}$",
+        pattern=_ACTION_ID,
         examples=["refund:order-4821:request-3"],
     ),
 ]
-Cursor = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}$")]
-Currency = Annotated[
-    str, Field(pattern="^[A-Za-z]{3}$", examples=["USD"]), AfterValidator(_currency)
-]
+Cursor = Annotated[str, Field(pattern=_CURSOR)]
+Currency = Annotated[str, Field(pattern=_CURRENCY, examples=["USD"]), AfterValidator(_currency)]
 Minor = Annotated[int, Field(ge=0, le=AMOUNT_MINOR_MAX, examples=[7900])]
 Time = Annotated[datetime, BeforeValidator(_time)]
 OneLine = Annotated[str, Field(max_length=80, pattern=_ONE_LINE)]
@@ -103,14 +123,14 @@ class PaymentIn(_Sent):
     """What the order was paid with. It stays once a refund of the order exists."""
 
     provider: Literal["stripe"]
-    payment_intent: str = Field(pattern="^pi_[A-Za-z0-9_]{1,77}$", examples=["pi_3PxT0kL2eZvKYlo2"])
+    payment_intent: str = Field(pattern=_PAYMENT_INTENT, examples=["pi_3PxT0kL2eZvKYlo2"])
     account: str = Field(
         default="",
         max_length=80,
-        pattern=f"^{ACCOUNT_PATTERN}$",
+        pattern=_ACCOUNT,
         description="empty: the platform's own account; acct_…: a connected one",
     )
-    method: str = Field(default="", max_length=40, pattern=r"^[A-Za-z0-9_.-]*$", examples=["card"])
+    method: str = Field(default="", max_length=40, pattern=_METHOD, examples=["card"])
 
 
 class CustomerIn(_Sent):
@@ -119,7 +139,7 @@ class CustomerIn(_Sent):
     ref: OneLine = Field(examples=["cus_88"])
     email: str = Field(
         max_length=254,
-        pattern=r"^[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+$",
+        pattern=_EMAIL,
         examples=["ada@example.com"],
     )
     risk: Identifier | None = Field(default=None, examples=["low"])

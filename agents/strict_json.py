@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 from django.http import HttpRequest
@@ -38,16 +39,31 @@ def require_whole_body(request: HttpRequest) -> None:
         raise _malformed("ended before it was complete")
 
 
+def require_utf8(request: HttpRequest) -> None:
+    """Raise ProblemFound (415) when another encoding is named.
+
+    Django would decode the parameters with it too, by any codec of Python's, even one that decodes
+    no bytes, like rot13.
+    """
+    named = request.encoding
+    if named and codecs.lookup(named).name != "utf-8":
+        raise _not_plain_json()
+
+
 def require_json(request: HttpRequest) -> None:
     """Raise ProblemFound (415) unless the body says that it is plain JSON in UTF-8."""
     charset = (request.content_params or {}).get("charset", "utf-8").lower()
     encoding = request.headers.get("Content-Encoding", "identity")
     if request.content_type != "application/json" or charset != "utf-8" or encoding != "identity":
-        raise ProblemFound(
-            Kind.UNSUPPORTED_MEDIA_TYPE,
-            detail="The body must be JSON in UTF-8, not compressed: send "
-            "`Content-Type: application/json`. Nothing was done.",
-        )
+        raise _not_plain_json()
+
+
+def _not_plain_json() -> ProblemFound:
+    return ProblemFound(
+        Kind.UNSUPPORTED_MEDIA_TYPE,
+        detail="The body must be JSON in UTF-8, not compressed: send "
+        "`Content-Type: application/json`. Nothing was done.",
+    )
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

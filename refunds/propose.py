@@ -151,7 +151,7 @@ def _validated(proposal: Proposal) -> Proposal:
             field="note", reason=f"must be text of at most {NOTE_CHARACTERS_MAX} characters"
         )
     for number, line in enumerate(proposal.lines):
-        field = f"lines.{number}.amount_minor"
+        field = f"lines[{number}].amount_minor"
         require_amount(line.amount_minor, currency=currency, field=field)
     believed = proposal.refunded_so_far_minor
     if believed is not None and (type(believed) is not int or believed < 0):

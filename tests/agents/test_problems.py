@@ -41,15 +41,29 @@ def test_another_method_is_a_405_problem_that_names_the_right_ones(
     assert set(response["Allow"].split(", ")) == allowed
 
 
-def test_parameters_are_utf_8_whatever_encoding_the_body_is_said_to_have(caller: Caller) -> None:
-    order = builders.order()
+@pytest.mark.parametrize("charset", ["rot13", "zlib", "latin-1"])
+def test_another_encoding_is_415_even_where_only_parameters_are_read(
+    caller: Caller, charset: str
+) -> None:
     response = caller.client.generic(
         "GET",
-        f"/api/v1/refunds?order_id={order.order_id}",
-        content_type="application/json; charset=rot13",
+        "/api/v1/refunds?order_id=%34",
+        CONTENT_TYPE=f"application/json; charset={charset}",
         headers={"Authorization": f"Bearer {caller.key}"},
     )
-    assert read(response, 200)["data"] == []
+    assert read(response, 415)["type"] == "urn:refund-once:problem:unsupported-media-type"
+
+
+@pytest.mark.parametrize(
+    "path", ["/orders/{order}", "/orders/none", "/docs", "/refunds/x/withdraw"]
+)
+def test_head_is_answered_like_get_without_a_body(caller: Caller, path: str) -> None:
+    path = path.format(order=builders.order().order_id)
+    got, head = caller.call("GET", path), caller.call("HEAD", path)
+    assert head.status_code == got.status_code
+    assert head["Content-Type"] == got["Content-Type"]
+    assert int(head["Content-Length"]) > 0
+    assert head.content == b""
 
 
 def test_a_mistake_of_ours_is_logged_and_tells_nothing(
