@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.test import Client
@@ -12,6 +15,7 @@ from django.test import Client
 from effects.states import State
 from tests import builders
 from tests.agents.conftest import Caller
+from tests.stack import MakeStack
 
 pytestmark = pytest.mark.django_db
 
@@ -78,3 +82,27 @@ def test_withdraw_takes_no_fields(caller: Caller, body: Any, status: int) -> Non
     assert answer.status_code == status
     action.refresh_from_db()
     assert (action.state == State.CANCELLED) == (status == 200)
+
+
+def test_the_real_server_tells_a_body_that_is_not_whole(make_stack: MakeStack) -> None:
+    stack = make_stack()
+    found = re.search(r"ro_live_\w+", stack.manage("agent_key", "create", "shop"))
+    assert found is not None
+    url = urlsplit(stack.url)
+    assert url.hostname is not None
+    for framing, status in (
+        ("Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 411),
+        ("Content-Length: 16\r\n\r\n", 400),
+        ("Content-Length: 16\r\n\r\n{}", 400),
+        ("Content-Length: 2\r\n\r\n{}", 404),
+        ("\r\n", 404),
+    ):
+        with socket.create_connection((url.hostname, url.port or 80), timeout=10) as connection:
+            connection.sendall(
+                f"POST /api/v1/refunds/refund:order-1:request-1/withdraw HTTP/1.1\r\n"
+                f"Host: {url.netloc}\r\nAuthorization: Bearer {found.group(0)}\r\n"
+                f"Content-Type: application/json\r\nConnection: close\r\n{framing}".encode()
+            )
+            connection.shutdown(socket.SHUT_WR)
+            with connection.makefile("rb") as answer:
+                assert answer.readline().split()[1] == str(status).encode(), framing
