@@ -122,10 +122,10 @@ LOST_ANSWERS = (
     "html-502",
     "error-500-executed",
 )
-# A request that the provider executes later. Within the total deadline nothing may be wrong at any
-# moment; later than the settle time is a stated limit, and must still never be paid twice.
-LATE_SECONDS = (20.0, 20.0, 900.0, 5_000.0)
-LATE_WITHIN_CONTRACT_SECONDS = 30.0
+# A request that the provider executes later. Sooner than the settle time nothing may ever be wrong
+# here; later is a stated limit, and must still never be paid twice.
+LATE_WITHIN_CONTRACT_SECONDS = settings.SUBMIT_LEASE_SECONDS
+LATE_SECONDS = (LATE_WITHIN_CONTRACT_SECONDS, LATE_WITHIN_CONTRACT_SECONDS, 900.0, 5_000.0)
 
 _FOUND_OUT_BY_A_SWEEP = (State.SUBMITTING, State.UNKNOWN, State.PENDING)
 AMOUNTS = (500, 500, 1_100, 2_500, 4_000, 7_900, 15_000)
@@ -335,12 +335,28 @@ class Machine(RuleBasedStateMachine):
         self._decide(data, yes=True)
 
     @precondition(lambda self: self._there(State.AWAITING_APPROVAL))
-    @rule(data=st.data())
-    def approve_and_deliver_something_else(self, data: st.DataObject) -> None:
-        """The order may move on between an approval and its delivery."""
-        self._decide(data, yes=True)
-        other = self._pick(data, state=State.AUTHORIZED)
-        note(f"  delivered {other}: {dispatch(action_id=other.action_id)}")
+    @rule(data=st.data(), wait=st.sampled_from([0.0, 0.0, 90_000.0]))
+    def approve_while_the_order_moves_on(self, data: st.DataObject, wait: float) -> None:
+        """Something else of the order is delivered, or the approval ends, before this is."""
+        approved = self._decide(data, yes=True)
+        siblings = [
+            action
+            for action in self.world.actions
+            if action.state == State.AUTHORIZED
+            and action.order_id == approved.order_id
+            and action.pk != approved.pk
+        ]
+        if siblings:
+            sibling = data.draw(st.sampled_from(siblings), label="sibling")
+            note(f"  delivered {sibling}: {dispatch(action_id=sibling.action_id)}")
+        if wait and self.left["long"] > 0:
+            self.left["long"] -= 1
+            self._advance(wait)
+        self._look_again()
+        before = self.world
+        self._deliver(approved)
+        self._look_again()
+        self._compare_claims(before)
 
     @precondition(lambda self: self.left["reject"] > 0 and self._there(State.AWAITING_APPROVAL))
     @rule(data=st.data())
@@ -479,7 +495,7 @@ class Machine(RuleBasedStateMachine):
         """The repair: it is found, or proved to have done nothing, and then goes out again."""
         action = self._pick(data, state=State.AUTHORIZED)
         if late:
-            self._deliver(action, fault="executed-late", late=20.0)
+            self._deliver(action, fault="executed-late", late=LATE_WITHIN_CONTRACT_SECONDS)
         else:
             self._deliver(action, fault=fault)
         for _ in range(3):
@@ -636,6 +652,14 @@ class Machine(RuleBasedStateMachine):
         FIRED["steps"] += 1
         before = self.world
         self._look_again()
+        self._compare_claims(before)
+        self._fail_if_sent_blindly(before)
+        FIRED["requests on the wire"] += max(len(self.world.posts) - len(before.posts), 0)
+        for action in self.world.actions:
+            FIRED[f"seen {action.state}"] += 1
+
+    def _compare_claims(self, before: World) -> None:
+        """Nobody claims what was not to be claimed as the world stood before."""
         for action in before.actions:
             reasons = reasons_not_to_claim(before, action)
             attempts = len(action.attempts.all())
@@ -643,10 +667,6 @@ class Machine(RuleBasedStateMachine):
             if now > attempts and reasons:
                 self._fail([f"{action} was claimed although {', and '.join(reasons)}"])
             FIRED["claims"] += now - attempts
-        self._fail_if_sent_blindly(before)
-        FIRED["requests on the wire"] += max(len(self.world.posts) - len(before.posts), 0)
-        for action in self.world.actions:
-            FIRED[f"seen {action.state}"] += 1
 
     def _fail_if_sent_blindly(self, before: World) -> None:
         """A look before the send finds what somebody else refunded, unless it was just read."""
@@ -770,7 +790,7 @@ class Machine(RuleBasedStateMachine):
             self._fail([f"a proposal was answered {made!r}"])
         note(f"  proposed order-{which} r{request} {amount}: {type(made).__name__}")
 
-    def _decide(self, data: st.DataObject, *, yes: bool) -> None:
+    def _decide(self, data: st.DataObject, *, yes: bool) -> RefundAction:
         action = self._pick(data, state=State.AWAITING_APPROVAL)
         made = (approve if yes else reject)(
             action_id=action.action_id,
@@ -782,6 +802,7 @@ class Machine(RuleBasedStateMachine):
         FIRED[f"decide: {type(made).__name__}"] += 1
         note(f"  decided {action}: {type(made).__name__}")
         self._look_again()
+        return self.world.action(action.action_id)
 
     def _meanwhile(
         self, what: str, action: RefundAction, sibling: RefundAction
