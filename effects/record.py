@@ -41,6 +41,8 @@ CANNOT_SEND_CASE_SECONDS = 3600
 
 # Whether the provider acted is asked only in these; an answer that says no moves nothing else.
 _OPEN_QUESTION = (State.SUBMITTING, State.UNKNOWN)
+# The fence may have refused because of the key's age: its no must not make the key young again.
+_FENCED = ("fenced", "fence_failed")
 # In these the one effect of the action is known, and a doubt about an attempt changes nothing.
 _KNOWN_DONE = (State.SUCCEEDED, State.PENDING)
 
@@ -335,7 +337,11 @@ def _turned_away(
     if others or action.state not in _OPEN_QUESTION:
         return
     columns: dict[str, Any] = {}
-    if isinstance(outcome, NotSent) and kind.key_never_left(locked=locked, but=attempt_token):
+    if (
+        isinstance(outcome, NotSent)
+        and outcome.reason not in _FENCED
+        and kind.key_never_left(locked=locked, but=attempt_token)
+    ):
         # The provider has never seen this key, so it has no age yet.
         columns["key_first_used_at"] = None
     waiting_since = action.waiting_since or locked.now

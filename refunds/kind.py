@@ -360,7 +360,7 @@ class RefundKind(EffectKind):
     def key_never_left(self, *, locked: Locked, but: UUID) -> bool:
         """Whether every attempt of this key generation ended before its first byte."""
         return all(
-            attempt.outcome.startswith("not_sent")
+            attempt.outcome.startswith("not_sent") and "fence" not in attempt.outcome
             for attempt in _beside(locked).attempts
             if attempt.generation == locked.action.generation and attempt.token != but
         )

@@ -32,11 +32,11 @@ QUICK = "MACHINE_QUICK" in os.environ
 # Each try at a shorter story plays a whole example; whoever waits for CI wants the story soon.
 SHRINKING_SECONDS = 60
 
-# Beginnings of what is counted. In CI each must have happened, whatever the seed.
+# Beginnings of what is counted. In CI each must have happened, whatever the seed: so only what
+# happens dozens of times in a run. What is rarer is demanded of a campaign.
 MUST_HAPPEN = (
-    *("crash ", "fault ", "meanwhile ", "woke ", "recorded late", "keys forgotten"),
+    *("crash ", "fault ", "woke ", "keys forgotten", "refund elsewhere", "seen PENDING"),
     *("deliver: succeeded", "deliver: unknown", "decide: Approved", "check now: "),
-    *("refund elsewhere", "switch on", "beat beside a held row", "seen PENDING"),
 )
 # A campaign must have been everywhere.
 CAMPAIGN_EXAMPLES = 200
@@ -44,6 +44,7 @@ MUST_HAPPEN_IN_A_CAMPAIGN = (
     *(f"crash {point}" for point in crashpoints.CRASH_POINTS),
     *(f"fault {fault}" for fault in FAULTS),
     *(f"seen {state}" for state in State),
+    *("switch on", "beat beside a held row", "recorded late"),
     *("meanwhile at before-bytes-leave", "meanwhile at after-round-read"),
     *("woke and sent: NotSent", "woke and sent: Succeeded", "recorded late, was UNKNOWN"),
     *("check now: found", "check now: not_executed", "check now: failed"),
