@@ -18,7 +18,7 @@ from kernel.identity import require_identifier
 from kernel.money import AMOUNT_MINOR_MAX, require_currency
 from kernel.strict_json import Malformed, NotStrict, read_object, shown_name
 from policies.models import PolicyVersion
-from policies.rules import Parameters
+from policies.parameters import Parameters
 from policies.versions import DEFAULT_PARAMETERS, publish
 
 # Longer than any card payment can be refunded or disputed; more is a slip of the keyboard.

@@ -157,6 +157,7 @@ def send_back(*, kind: EffectKind, locked: Locked, verdict: Back, actor: str) ->
         actor=actor,
         data={"reason": verdict.reason, **verdict.note},
         due_at=locked.now + timedelta(seconds=settings.APPROVAL_TTL_SECONDS),
+        **verdict.columns,
     )
     if by_person:
         cases.open_case(

@@ -62,10 +62,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Back:
-    """The decision no longer holds: a person (or the policy) must decide again."""
+    """The decision no longer holds: a person (or the policy) must decide again.
+
+    `columns` of the action go with the move: who must decide.
+    """
 
     reason: str
     note: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django_fsm import FSMField, FSMModelMixin, transition
@@ -47,6 +48,10 @@ class AbstractAction(FSMModelMixin, models.Model):
     - `decided_by`: "policy" or "person"; a person's decision is compared in the claim, a
       policy's is made again.
     - `bound_*`: the facts that the decision was made on, after our own writes.
+    - `authorized_at`: when it was last decided that it may be sent; what limits count by.
+    - `approval_round`: grows whenever a person must decide (again); approvals belong to a round.
+    - `review_tier`, `review_people`: who must approve it in this round, and how many of them.
+    - `proposer_owner`: the member of staff who answers for the proposer, and cannot approve it.
     """
 
     action_id = models.CharField(max_length=160, unique=True)
@@ -70,6 +75,18 @@ class AbstractAction(FSMModelMixin, models.Model):
     bound_version = models.BigIntegerField()
     bound_facts = models.JSONField(default=dict)
     bound_until = models.DateTimeField(null=True, blank=True)
+
+    authorized_at = models.DateTimeField(null=True, blank=True)
+    approval_round = models.PositiveIntegerField(default=1)
+    review_tier = models.PositiveSmallIntegerField(default=1)
+    review_people = models.PositiveSmallIntegerField(default=1)
+    proposer_owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+    )
 
     provider_ref = models.CharField(max_length=80, blank=True, default="")
     provider_status = models.CharField(max_length=40, blank=True, default="")

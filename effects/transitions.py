@@ -65,6 +65,9 @@ _SETTLED_BY: dict[State, tuple[Case.Kind, ...]] = {
     ),
 }
 
+# From here AUTHORIZED is a new decision; from elsewhere it is the old one, not yet carried out.
+_DECIDED_FROM = (State.HELD, State.AWAITING_APPROVAL)
+
 _OVER = (State.REJECTED, State.EXPIRED, State.CANCELLED)
 
 
@@ -83,9 +86,10 @@ def move(
 
     1. Ask the FSM, which knows the one table of legal moves.
     2. Let the kind carry the money (reservation, refunded amount, order version).
-    3. Write the row, guarded by the state it was read in.
-    4. Append the event.
-    5. Close the cases that this settles; open one where nothing should have been in flight.
+    3. A person who must decide begins a new round of approvals; a decision to send has its time.
+    4. Write the row, guarded by the state it was read in.
+    5. Append the event.
+    6. Close the cases that this settles; open one where nothing should have been in flight.
 
     `columns` are further columns of the action. Raises Bug when the guard finds another state:
     the row is locked, so that cannot happen.
@@ -94,6 +98,10 @@ def move(
     source = State(action.state)
     getattr(action, f"to_{target.value.lower()}")()
     columns |= kind.moved(locked=locked, source=source, target=target)
+    if target is State.AWAITING_APPROVAL:
+        columns["approval_round"] = action.approval_round + 1
+    if target is State.AUTHORIZED and source in _DECIDED_FROM:
+        columns["authorized_at"] = locked.now
     columns |= {"due_at": due_at, "updated_at": locked.now, "state_since": locked.now}
     for name, value in columns.items():
         setattr(action, name, value)

@@ -28,12 +28,21 @@ class PolicyVersion(models.Model):
 
 
 class DecisionRecord(models.Model):
-    """One evaluation of a policy version over facts, kept whole for the auditor."""
+    """One evaluation of a policy version over facts, kept whole for the auditor.
+
+    `facts` hold the rates of the day, `base_minor` what the amount was in `base_currency` by them.
+    """
 
     effect = models.CharField(max_length=20)
     action_id = models.CharField(max_length=160)
     number = models.PositiveIntegerField()
     policy_version = models.PositiveIntegerField()
+    policy_hash = models.CharField(max_length=64, blank=True, default="")
+    tier = models.PositiveSmallIntegerField(default=1)
+    people = models.PositiveSmallIntegerField(default=1)
+    base_currency = models.CharField(max_length=3, blank=True, default="")
+    base_minor = models.BigIntegerField(null=True, blank=True)
+    tags = models.JSONField(default=list, blank=True)
     verdict = models.CharField(max_length=10)
     rules = models.JSONField()
     facts = models.JSONField()
@@ -47,3 +56,27 @@ class DecisionRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.verdict} for {self.action_id}"
+
+
+class ReferenceRate(models.Model):
+    """One currency's rate on one day, pinned: units of it for one unit of the reference currency.
+
+    The reference is the currency whose rate is 1 (EUR where the European Central Bank's daily
+    rates are imported). A day's rate is written once, so a decision can be computed again.
+    """
+
+    day = models.DateField()
+    currency = models.CharField(max_length=3)
+    rate = models.DecimalField(max_digits=20, decimal_places=10)
+    source = models.CharField(max_length=80)
+    imported_at = models.DateTimeField()
+
+    class Meta:
+        triggers: ClassVar[list[Any]] = append_only()
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(name="one_rate_a_day", fields=["day", "currency"]),
+            models.CheckConstraint(name="rate_is_positive", condition=models.Q(rate__gt=0)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rate} {self.currency} on {self.day}"

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from effects.clock import database_now
 from kernel.canonical import canonical_json, sha256_hex
 from policies.models import PolicyVersion
-from policies.rules import Parameters
+from policies.parameters import Parameters
 
 # What a small shop can run with unchanged: refunds up to 100 units of its currency by policy alone,
 # the reasons a support agent meets every day, and a person for everything that looks like a second

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from effects.states import State
+from policies.decision import Decision, RuleResult, Verdict
+from policies.facts import Facts
 from policies.models import DecisionRecord
-from policies.rules import Decision, Facts, RuleResult, Verdict, evaluate
+from policies.rules import evaluate
 from policies.versions import parameters_of
 from refunds.facts import Beside
 

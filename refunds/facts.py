@@ -19,8 +19,8 @@ from django.db.models.functions import Coalesce, Extract, JSONObject
 from effects.clock import DatabaseNow
 from effects.models import Case, Switch
 from effects.states import State
+from policies.facts import Facts, OtherAction
 from policies.models import PolicyVersion
-from policies.rules import Facts, OtherAction
 from providers.registry import payment_provider
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt
 

@@ -47,7 +47,8 @@ from effects.states import State
 from kernel.canonical import sha256_hex
 from kernel.errors import Bug
 from kernel.money import format_amount
-from policies.rules import Facts, Verdict
+from policies.decision import Verdict
+from policies.facts import Facts
 from providers import matching
 from providers.port import SendRequest
 from providers.registry import payment_provider

@@ -108,6 +108,10 @@ class Order(models.Model):
         indexes: ClassVar[list[models.Index]] = [
             # "whose payment is pi_…?": staff search, and what the provider tells us
             models.Index(name="order_by_payment_ref", fields=["payment_ref"]),
+            # what a customer got back lately
+            models.Index(
+                name="order_by_customer", fields=["customer_ref"], condition=~Q(customer_ref="")
+            ),
         ]
         triggers: ClassVar[list[Any]] = [
             frozen("order_id"),
@@ -183,6 +187,19 @@ class RefundAction(AbstractAction):
             ),
         ]
         indexes: ClassVar[list[models.Index]] = [
+            # velocity and budgets: what an agent, and everybody, proposed and was allowed lately
+            models.Index(name="refund_by_agent", fields=["proposed_by", "created_at"]),
+            models.Index(name="refund_by_time", fields=["created_at"]),
+            models.Index(
+                name="refund_by_authorized_at",
+                fields=["authorized_at"],
+                condition=Q(authorized_at__isnull=False),
+            ),
+            models.Index(
+                name="refund_by_reason",
+                fields=["reason", "authorized_at"],
+                condition=Q(authorized_at__isnull=False),
+            ),
             # every sweep: what is due, oldest first
             models.Index(
                 name="refund_due",
@@ -217,6 +234,7 @@ class RefundAction(AbstractAction):
                 "provider",
                 "account",
                 "proposed_by",
+                "proposer_owner",
                 "lines",
                 "instance",
                 "created_at",

@@ -15,8 +15,8 @@ from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from kernel.identity import refund_action_id, require_identifier
 from kernel.money import require_amount, require_currency
+from policies.decision import Decision
 from policies.models import DecisionRecord
-from policies.rules import Decision
 from providers.registry import payment_provider
 from refunds.decide import STATE_FOR, binding, decide, keep_decision
 from refunds.facts import Beside, facts_for, read_beside

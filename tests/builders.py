@@ -21,7 +21,7 @@ from effects.record import record, resolve_attempts
 from effects.send import Sent
 from effects.states import State
 from effects.transitions import move
-from policies.rules import Parameters
+from policies.parameters import Parameters
 from policies.versions import DEFAULT_PARAMETERS, publish
 from providers.registry import override_provider
 from providers.sandbox import Sandbox

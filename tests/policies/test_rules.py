@@ -10,14 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rules import (
-    RULES,
-    Facts,
-    OtherAction,
-    Parameters,
-    Verdict,
-    evaluate,
-)
+from policies.decision import Verdict
+from policies.facts import Facts, OtherAction
+from policies.parameters import Parameters
+from policies.rules import RULES, evaluate
 from policies.versions import DEFAULT_PARAMETERS
 
 FACTS = Facts(
