@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django_fsm import FSMField, FSMModelMixin, transition
 
 from effects.states import FINAL_STATES, State, sources_of
@@ -210,12 +210,23 @@ class AbstractEvent(models.Model):
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind} by {self.actor}"
 
 
+# At its due time and again when twice that time is over. More of the same would tell nobody
+# anything new; the alert on overdue cases goes on.
+ESCALATIONS_MAX = 2
+
+
 class Case(models.Model):
     """Something that a person must settle: an owner, a due time, evidence.
 
-    `effect` and `action_id` name the action it is about ("" when it is about an account);
-    `resource` names what else it blocks, like `order:4821` or `account:stripe`.
-    Its evidence is the action's history; `evidence` holds what was true when it was opened.
+    - `effect`, `action_id`: the action it is about; "" when it is about an account or a queue.
+    - `resource`: what else it blocks, like `order:4821` or `account:stripe`.
+    - `evidence`: what was true when it was opened. What happened since is the action's history.
+    - `owner`: the user name of who must settle it. `assignee` is that person once somebody was
+      chosen; NULL while it is the installation's default owner's.
+    - `due_at`: when it must be settled. Neither a snooze nor another owner changes it.
+    - `snoozed_until`: asks nobody before this time; never past `due_at`.
+    - `escalations`: how often it went over a due time and was given to the next in line.
+    - `version`: grows with every change of owner or times; what a person saw is compared with it.
     """
 
     class Kind(models.TextChoices):
@@ -231,7 +242,9 @@ class Case(models.Model):
         INCIDENT = "incident", "incident"
         FOUND_ELSEWHERE = "found-elsewhere", "refund made elsewhere"
         ACCOUNT_PAUSED = "account-paused", "provider account paused"
+        LIMIT = "limit-reached", "limit reached"
         UNEXPECTED_SUCCESS = "unexpected-success", "succeeded after it was over"
+        QUEUE = "queue", "queue not drained"
 
     case_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     kind = models.CharField(max_length=30, choices=Kind.choices)
@@ -240,9 +253,19 @@ class Case(models.Model):
     resource = models.CharField(max_length=120)
     reason = models.TextField()
     evidence = models.JSONField(default=dict)
-    owner = models.CharField(max_length=120)
+    owner = models.CharField(max_length=150)
+    assignee = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+    )
     opened_at = models.DateTimeField()
     due_at = models.DateTimeField()
+    snoozed_until = models.DateTimeField(null=True, blank=True)
+    escalations = models.PositiveSmallIntegerField(default=0)
+    version = models.PositiveIntegerField(default=1)
     closed_at = models.DateTimeField(null=True, blank=True)
     closed_by = models.CharField(max_length=80, blank=True, default="")
     resolution = models.TextField(blank=True, default="")
@@ -255,6 +278,10 @@ class Case(models.Model):
                 condition=Q(closed_at__isnull=True),
             ),
             models.CheckConstraint(name="case_has_an_owner", condition=~Q(owner="")),
+            models.CheckConstraint(
+                name="case_snooze_ends_in_time",
+                condition=Q(snoozed_until__isnull=True) | Q(snoozed_until__lte=F("due_at")),
+            ),
         ]
         indexes: ClassVar[list[models.Index]] = [
             # "is there an open case on this order?" in the claim, and the queue of open cases
@@ -262,12 +289,30 @@ class Case(models.Model):
                 name="case_open", fields=["resource"], condition=Q(closed_at__isnull=True)
             ),
             models.Index(name="case_by_action", fields=["action_id"]),
+            # what is over its due time and not escalated twice
+            models.Index(
+                name="case_by_due_time",
+                fields=["due_at"],
+                condition=Q(closed_at__isnull=True, escalations__lt=ESCALATIONS_MAX),
+            ),
         ]
         triggers: ClassVar[list[Any]] = [no_delete(), no_truncate()]
         permissions: ClassVar[list[tuple[str, Any]]] = [("settle_case", "Can settle a case")]
 
     def __str__(self) -> str:
         return f"{self.get_kind_display()}: {self.action_id or self.resource}"
+
+
+class CaseEvent(AbstractEvent):
+    """One line of a case's own history: whose it was, until when it slept, when it was too late.
+
+    That it was opened and closed stands in the case itself.
+    """
+
+    case = models.ForeignKey(Case, on_delete=models.PROTECT, related_name="events")
+
+    class Meta:
+        triggers: ClassVar[list[Any]] = append_only()
 
 
 class Switch(models.Model):
@@ -326,11 +371,13 @@ class SweepRun(models.Model):
 __all__ = [
     "ATTEMPT_FROZEN",
     "ATTEMPT_WRITTEN_ONCE",
+    "ESCALATIONS_MAX",
     "AbstractAction",
     "AbstractAttempt",
     "AbstractEvent",
     "Breaker",
     "Case",
+    "CaseEvent",
     "SweepRun",
     "Switch",
     "action_constraints",
