@@ -22,7 +22,7 @@ _MOVABLE = (
 _LIVE_KEYS = ("sk_live_", "rk_live_")
 
 
-def _clock() -> str:
+def clock_sql() -> str:
     """The SQL of the clock: one that tests can move, unless real money is at the other end."""
     return _RIGHT if settings.STRIPE_API_KEY.startswith(_LIVE_KEYS) else _MOVABLE
 
@@ -34,13 +34,13 @@ class DatabaseNow(models.Func):
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> Any:
         """The clock's SQL; it has no parts that depend on the query."""
-        return _clock(), []
+        return clock_sql(), []
 
 
 def database_now() -> datetime:
     """Ask the database for the time. One query."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {_clock()}")
+        cursor.execute(f"SELECT {clock_sql()}")
         (now,) = cursor.fetchone()
     if not isinstance(now, datetime):
         raise TypeError(now)

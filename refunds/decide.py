@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from effects import cases
+from effects.models import Case
 from effects.states import State
 from policies.decision import Decision, RuleResult, Verdict
 from policies.facts import Facts
 from policies.models import DecisionRecord
+from policies.parameters import Parameters
 from policies.rules import evaluate
 from policies.versions import parameters_of
 from refunds.facts import Beside
@@ -20,17 +23,26 @@ STATE_FOR: dict[Verdict, State] = {
 }
 
 
+# A limit that holds is somebody's business at once: an agent may have gone wild.
+_LIMIT_RULES = ("velocity", "budget", "goodwill_budget", "anomaly")
+
+
+def parameters_in_force(*, beside: Beside) -> Parameters | None:
+    """The parameters of the policy in force; None: none was published."""
+    if not beside.policy_number:
+        return None
+    return parameters_of(number=beside.policy_number, parameters_hash=beside.policy_hash)
+
+
 def decide(*, facts: Facts, beside: Beside) -> Decision:
     """Evaluate the policy in force. Without any policy every refund needs a person."""
-    if not beside.policy_number:
+    parameters = parameters_in_force(beside=beside)
+    if parameters is None:
         missing = RuleResult(
             rule="policy", verdict=Verdict.REVIEW, why="no policy has been published"
         )
         return Decision(verdict=Verdict.REVIEW, rules=(missing,))
-    return evaluate(
-        facts,
-        parameters_of(number=beside.policy_number, parameters_hash=beside.policy_hash),
-    )
+    return evaluate(facts, parameters)
 
 
 def keep_decision(
@@ -42,10 +54,44 @@ def keep_decision(
         action_id=action_id,
         number=number,
         policy_version=beside.policy_number,
+        policy_hash=beside.policy_hash,
         verdict=decision.verdict.name,
+        tier=decision.tier,
+        people=decision.people,
+        base_currency=decision.base_currency,
+        base_minor=decision.base_minor,
+        tags=list(decision.tags),
         rules=[rule.as_json() for rule in decision.rules],
         facts=facts.as_json(),
         facts_read_at=beside.now,
+    )
+
+
+def who_must_approve(decision: Decision) -> dict[str, Any]:
+    """The columns of an action that say who must approve it."""
+    return {"review_tier": decision.tier, "review_people": decision.people}
+
+
+def call_somebody(*, facts: Facts, beside: Beside, decision: Decision) -> None:
+    """Open the case of an agent that reached a limit that holds; one is enough."""
+    reached = [
+        rule.why
+        for rule in decision.rules
+        if rule.verdict is Verdict.HOLD and rule.rule in _LIMIT_RULES
+    ]
+    if not reached:
+        return
+    cases.open_resource_case(
+        kind=Case.Kind.LIMIT,
+        effect="refund",
+        resource=f"agent:{facts.proposer}",
+        reason=(
+            f"Refunds proposed by {facts.proposer} are held: {'; '.join(reached)}. Nothing was "
+            "sent for them. Look at what it proposed; if that is not right, turn on its kill "
+            "switch and revoke its key. They are decided again by themselves as time goes on."
+        ),
+        evidence={"first_held": facts.action_id},
+        now=beside.now,
     )
 
 

@@ -17,12 +17,13 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Coalesce, Extract, JSONObject
 
 from effects.clock import DatabaseNow
-from effects.models import Case, Switch
+from effects.models import Breaker, Case, Switch
 from effects.states import State
-from policies.facts import Facts, OtherAction
+from policies.facts import Facts, OrderLine, OtherAction, RefundLine, Source
 from policies.models import PolicyVersion
 from providers.registry import payment_provider
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt
+from refunds.usage import UsedLately
 
 # Other actions of the order that the rules look at: the newest, so that an order with thousands of
 # refunds cannot make a decision slow. The balances count all of them anyway.
@@ -47,7 +48,9 @@ class Beside:
     `order_cases` counts open cases of the order's other actions, and any refund found elsewhere;
     `incidents` the open incidents, which block every claim of the order, and `found_elsewhere`
     those of refunds made elsewhere. `taken_for_undone`: an attempt of the order left, and
-    reconciliation concluded from the provider's list that it did nothing.
+    reconciliation concluded from the provider's list that it did nothing. `breaker_open`: the
+    account could not be read lately. `lines_refunded` is what the order's other live actions said
+    they refund of each line.
     """
 
     now: datetime
@@ -58,6 +61,8 @@ class Beside:
     incidents: int
     found_elsewhere: int
     taken_for_undone: bool
+    breaker_open: bool
+    lines_refunded: tuple[tuple[str, int], ...]
     others: tuple[OtherAction, ...]
     attempts: tuple[AttemptNow, ...]
     action_cases: int
@@ -137,6 +142,7 @@ def read_beside(
                         action_id="action_id",
                         state="state",
                         amount_minor="amount_minor",
+                        lines="lines",
                         age=_age_seconds(F("state_since")),
                     )
                 )[:OTHERS_MAX]
@@ -169,6 +175,11 @@ def read_beside(
                     action__order_id=OuterRef("pk"), resolution="not_executed"
                 ).exclude(resolved_by="answer")
             ),
+            breaker_open=Exists(
+                Breaker.objects.filter(
+                    account=f"{order.provider}:{order.account}", open_until__gt=DatabaseNow()
+                )
+            ),
             action_exists=Exists(RefundAction.objects.filter(action_id=action_id)),
         )
         .values(
@@ -180,6 +191,7 @@ def read_beside(
             "elsewhere",
             "attempts",
             "taken_for_undone",
+            "breaker_open",
             "action_exists",
         )
         .get()
@@ -200,12 +212,15 @@ def read_beside(
             1 for case in row["cases"] if case["kind"] == Case.Kind.FOUND_ELSEWHERE
         ),
         taken_for_undone=row["taken_for_undone"],
+        breaker_open=row["breaker_open"],
+        lines_refunded=_by_line(row["others"]),
         others=tuple(
             OtherAction(
                 action_id=other["action_id"],
                 state=other["state"],
                 amount_minor=other["amount_minor"],
                 age_seconds=float(other["age"]),
+                line_ids=tuple(line["line_id"] for line in other["lines"]),
             )
             for other in row["others"]
         )
@@ -239,16 +254,36 @@ def _age_seconds(since: Any) -> Any:
     return Extract(DatabaseNow() - since, "epoch")
 
 
+def _by_line(others: list[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
+    """What others refund of each line. One that failed gave it back, its open debt with it."""
+    by_line: dict[str, int] = {}
+    for other in others:
+        if other["state"] != State.FAILED_FINAL:
+            for line in other["lines"]:
+                by_line[line["line_id"]] = by_line.get(line["line_id"], 0) + line["amount_minor"]
+    return tuple(sorted(by_line.items()))
+
+
 def facts_for(
     *,
     order: Order,
     beside: Beside,
+    action_id: str,
     amount_minor: int,
     reason: str,
     proposer: str,
+    lines: tuple[RefundLine, ...] = (),
     own_reservation_minor: int = 0,
+    used: UsedLately | None = None,
 ) -> Facts:
-    """Gather the policy's facts from the locked order and what was read beside it."""
+    """Gather the policy's facts from the locked order and what was read beside it.
+
+    Without `used` no limit can be judged: that is for comparing, not for deciding.
+    """
+    details = order.details
+    used = used or UsedLately(at=beside.now)
+    order_age = (beside.now - (order.stated_at or order.created_at)).total_seconds()
+    read_at = order.provider_read_at
     return Facts(
         order_id=order.order_id,
         order_version=order.version,
@@ -267,4 +302,48 @@ def facts_for(
         switches=beside.switches,
         open_cases=beside.order_cases,
         others=beside.others,
+        action_id=action_id,
+        account=f"{order.provider}:{order.account}",
+        decided_at=beside.now.isoformat(),
+        provider_reachable=not beside.breaker_open,
+        placed_at=order.placed_at.isoformat() if order.placed_at else None,
+        delivered_at=details.get("delivered_at"),
+        payment_method=order.payment_method,
+        customer_known=bool(order.customer_ref),
+        customer_risk=details.get("risk"),
+        shipping_minor=details.get("shipping_minor"),
+        order_lines=_order_lines(details.get("lines")),
+        lines=lines,
+        lines_refunded_minor=dict(beside.lines_refunded),
+        agent_succeeded=used.agent_succeeded,
+        order_age_seconds=order_age,
+        usage=used.usage,
+        rates=dict(used.rates),
+        rates_day=used.rates_day,
+        rates_age_days=used.rates_age_days,
+        sources=(
+            Source(name="order", read_from="the merchant's statement", age_seconds=order_age),
+            Source(
+                name="refunds at the provider",
+                read_from="the provider's list, read again before the first send",
+                age_seconds=(beside.now - read_at).total_seconds() if read_at else None,
+            ),
+            Source(name="balances, switches, usage", read_from="our own rows", age_seconds=0.0),
+        ),
+    )
+
+
+def _order_lines(lines: list[dict[str, Any]] | None) -> tuple[OrderLine, ...] | None:
+    """The order's lines as the merchant stated them; None: it has stated none."""
+    if not lines:
+        return None
+    return tuple(
+        OrderLine(
+            line_id=line["line_id"],
+            amount_minor=line["amount_minor"],
+            tax_minor=line.get("tax_minor") or 0,
+            final_sale=line.get("final_sale"),
+            returned=line.get("returned"),
+        )
+        for line in lines
     )

@@ -48,14 +48,22 @@ from kernel.canonical import sha256_hex
 from kernel.errors import Bug
 from kernel.money import format_amount
 from policies.decision import Verdict
-from policies.facts import Facts
+from policies.facts import Facts, RefundLine
 from providers import matching
 from providers.port import SendRequest
 from providers.registry import payment_provider
-from refunds.decide import STATE_FOR, binding, decide, keep_decision
+from refunds.decide import (
+    STATE_FOR,
+    binding,
+    decide,
+    keep_decision,
+    parameters_in_force,
+    who_must_approve,
+)
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
 from refunds.orders import why_overdrawn
+from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
 
 log = logging.getLogger(__name__)
 
@@ -182,12 +190,13 @@ class RefundKind(EffectKind):
                     },
                 )
             return Go(note={"decided_by": "person", "bound_version": action.bound_version})
-        return self._decide_again(locked=locked, facts=facts)
+        return self._decide_again(locked=locked)
 
-    def _decide_again(self, *, locked: Locked, facts: Facts) -> Recheck:
+    def _decide_again(self, *, locked: Locked) -> Recheck:
         action, order, beside = locked.action, locked.resource, _beside(locked)
+        facts = self.deciding_facts(locked=locked, admitting=False)
         decision = decide(facts=facts, beside=beside)
-        same = (
+        same = decision.verdict is Verdict.HOLD or (
             decision.verdict is Verdict.ALLOW
             and order.version == action.bound_version
             and beside.policy_number == action.bound_facts.get("policy_version")
@@ -210,12 +219,14 @@ class RefundKind(EffectKind):
             return Go(note=note)
         if decision.verdict is Verdict.DENY:
             return No(reason=decision.why, note=note)
-        return Back(reason=decision.why, note=note)
+        if decision.verdict is Verdict.HOLD:
+            return Wait(reason=decision.why, seconds=SWITCH_RECHECK_SECONDS)
+        return Back(reason=decision.why, note=note, columns=who_must_approve(decision))
 
     def decide_held(self, *, locked: Locked) -> Decided:
         """Run the policy again on a held refund; what it says now is bound to the facts of now."""
         action, beside = locked.action, _beside(locked)
-        facts = self.facts_of(locked=locked)
+        facts = self.deciding_facts(locked=locked, admitting=True)
         decision = decide(facts=facts, beside=beside)
         target = STATE_FOR[decision.verdict]
         if target is State.HELD:
@@ -233,6 +244,7 @@ class RefundKind(EffectKind):
             reason=decision.why,
             note={"policy_version": beside.policy_number, "decision": action.decision_count},
             columns={
+                **who_must_approve(decision),
                 "bound_version": locked.resource.version,
                 "bound_facts": binding(
                     facts=facts, payload_hash=action.payload_hash, beside=beside
@@ -241,15 +253,46 @@ class RefundKind(EffectKind):
         )
 
     def facts_of(self, *, locked: Locked) -> Facts:
-        """The policy's facts for a locked action, its own reservation given back to it."""
+        """What a decision is compared with: no query, and so nothing about limits."""
+        return self._facts(locked=locked, used=None)
+
+    def deciding_facts(self, *, locked: Locked, admitting: bool) -> Facts:
+        """Everything that a decision is made on, limits and rates included. One or two queries.
+
+        `admitting`: more may be allowed by what follows, so nobody else decides against the same
+        limits meanwhile. Otherwise the action was admitted before and is measured as it was then.
+        """
+        action, order, beside = locked.action, locked.resource, _beside(locked)
+        parameters = parameters_in_force(beside=beside)
+        if parameters is None:
+            return self.facts_of(locked=locked)
+        if admitting:
+            one_admission_at_a_time(order=order, proposer=action.proposed_by, parameters=parameters)
+        used = used_lately(
+            order=order,
+            action_id=action.action_id,
+            proposer=action.proposed_by,
+            parameters=parameters,
+            now=locked.now,
+            before=None if admitting else action.authorized_at,
+        )
+        if admitting:
+            locked.now = used.at
+        return self._facts(locked=locked, used=used)
+
+    def _facts(self, *, locked: Locked, used: UsedLately | None) -> Facts:
+        """Its own reservation is given back to the action."""
         action = locked.action
         return facts_for(
             order=locked.resource,
             beside=_beside(locked),
+            action_id=action.action_id,
             amount_minor=action.amount_minor,
             reason=action.reason,
             proposer=action.proposed_by,
+            lines=tuple(RefundLine(**line) for line in action.lines),
             own_reservation_minor=action.reserved_minor,
+            used=used,
         )
 
     def binding_of(self, *, locked: Locked) -> dict[str, Any]:
@@ -274,6 +317,7 @@ class RefundKind(EffectKind):
                 f"{format_amount(action.amount_minor, action.currency)} is more than the {left} "
                 f"left of order {order.order_id}"
             )
+        facts = self.deciding_facts(locked=locked, admitting=True)
         decision = decide(facts=facts, beside=_beside(locked))
         return decision.why if decision.verdict is Verdict.DENY else ""
 

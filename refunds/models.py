@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pgtrigger
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 
 from effects.models import (
     ATTEMPT_FROZEN,
@@ -56,7 +57,8 @@ class Order(models.Model):
     `version` increases with every change of a money or status fact. The balances are never
     negative; that what is sent fits what is left is checked in the claim (I3), while an observed
     fact is never refused: an order may be overdrawn, and then blocks claims.
-    `provider_read_at` is when this payment's refunds were last listed by this instance.
+    `provider_read_at` is when this payment's refunds were last listed by this instance, `stated_at`
+    when the merchant last stated the order, changed or not.
     """
 
     class DisputeState(models.TextChoices):
@@ -89,6 +91,7 @@ class Order(models.Model):
     details = models.JSONField(default=dict)
     placed_at = models.DateTimeField(null=True, blank=True)
     provider_read_at = models.DateTimeField(null=True, blank=True)
+    stated_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
@@ -188,17 +191,12 @@ class RefundAction(AbstractAction):
         ]
         indexes: ClassVar[list[models.Index]] = [
             # velocity and budgets: what an agent, and everybody, proposed and was allowed lately
-            models.Index(name="refund_by_agent", fields=["proposed_by", "created_at"]),
-            models.Index(name="refund_by_time", fields=["created_at"]),
             models.Index(
-                name="refund_by_authorized_at",
-                fields=["authorized_at"],
-                condition=Q(authorized_at__isnull=False),
+                F("proposed_by"), Coalesce("authorized_at", "created_at"), name="refund_by_agent"
             ),
+            models.Index(Coalesce("authorized_at", "created_at"), name="refund_by_time"),
             models.Index(
-                name="refund_by_reason",
-                fields=["reason", "authorized_at"],
-                condition=Q(authorized_at__isnull=False),
+                F("reason"), Coalesce("authorized_at", "created_at"), name="refund_by_reason"
             ),
             # every sweep: what is due, oldest first
             models.Index(

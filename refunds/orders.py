@@ -60,8 +60,7 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
     3. Payment, account and currency are immutable once a refund of the order exists: another
        value raises InvalidInput and nothing is written.
     4. A changed money fact increases the version, which makes older approvals stale; an
-       unchanged statement does not.
-
+       unchanged statement does not, and is remembered as stated now.
     5. A captured amount below what is already refunded is an observed fact and is written: it
        opens an incident, and the claim sends no more.
     """
@@ -74,7 +73,7 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
         now = database_now()
         order, created = Order.objects.select_for_update(no_key=True).get_or_create(
             order_id=facts.order_id,
-            defaults={**columns, "created_at": now, "updated_at": now},
+            defaults={**columns, "created_at": now, "updated_at": now, "stated_at": now},
         )
         if created:
             _history(order=order, kind="order.mirrored", actor=actor, now=now, data=_shown(columns))
@@ -85,14 +84,15 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
             name: value for name, value in columns.items() if getattr(order, name) != value
         }
         if not differing:
+            Order.objects.filter(pk=order.pk).update(stated_at=now)
             return Mirrored(order=order, created=False, changed=False)
         _refuse_another_payment(order=order, differing=differing)
         before = {name: getattr(order, name) for name in differing}
         if any(name in differing for name in (*_MONEY_FACTS, *_IMMUTABLE_ONCE_USED)):
             differing["version"] = order.version + 1
-        for name, value in {**differing, "updated_at": now}.items():
+        for name, value in {**differing, "updated_at": now, "stated_at": now}.items():
             setattr(order, name, value)
-        order.save(update_fields=[*differing, "updated_at"])
+        order.save(update_fields=[*differing, "updated_at", "stated_at"])
         _history(
             order=order,
             kind="order.changed",

@@ -15,13 +15,23 @@ from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from kernel.identity import refund_action_id, require_identifier
 from kernel.money import require_amount, require_currency
-from policies.decision import Decision
+from policies.decision import Decision, Verdict
+from policies.facts import Facts, RefundLine
 from policies.models import DecisionRecord
 from providers.registry import payment_provider
-from refunds.decide import STATE_FOR, binding, decide, keep_decision
+from refunds.decide import (
+    STATE_FOR,
+    binding,
+    call_somebody,
+    decide,
+    keep_decision,
+    parameters_in_force,
+    who_must_approve,
+)
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.kind import REFUND
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
+from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
 
 NOTE_CHARACTERS_MAX = 10_000
 # What a JSON string may hold and Postgres cannot: NUL, and half of a surrogate pair.
@@ -41,7 +51,8 @@ class Proposal:
     """What a caller asks for. `order_id` and `request_id` belong to the merchant's systems.
 
     `note`, `lines` and `refunded_so_far_minor` are the caller's words and beliefs, not part of
-    the identity. `proposer` is the credential's public prefix, `request_ref` the HTTP request's id.
+    the identity. `proposer` is the credential's public prefix, `proposer_owner_id` the member of
+    staff who answers for it, `request_ref` the HTTP request's id.
     """
 
     order_id: str
@@ -54,6 +65,7 @@ class Proposal:
     lines: tuple[ProposalLine, ...] = ()
     refunded_so_far_minor: int | None = None
     request_ref: str = ""
+    proposer_owner_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +120,8 @@ def propose_refund(*, proposal: Proposal) -> Proposed:
     3. Lock the order, so that parallel proposals of one request find each other.
     4. Compare the caller's beliefs with the order.
     5. Freeze the provider request and its hash.
-    6. Decide, and insert the action in the state the decision gives, with its history.
+    6. Decide, one admission to the same limits at a time, and insert the action in the state that
+       the decision gives, with its history.
     7. After the commit, hint a worker. The row is the queue; the hint may be lost.
     """
     action_id = refund_action_id(order_id=proposal.order_id, request_id=proposal.request_id)
@@ -187,14 +200,10 @@ def _insert(
         )
     )
     payload_hash = sha256_hex(payload)
-    facts = facts_for(
-        order=order,
-        beside=beside,
-        amount_minor=proposal.amount_minor,
-        reason=proposal.reason,
-        proposer=proposal.proposer,
-    )
+    facts, at = _facts(proposal=proposal, action_id=action_id, order=order, beside=beside)
     decision = decide(facts=facts, beside=beside)
+    if decision.verdict is Verdict.HOLD:
+        call_somebody(facts=facts, beside=beside, decision=decision)
     state = STATE_FOR[decision.verdict]
     action = RefundAction(
         action_id=action_id,
@@ -209,10 +218,13 @@ def _insert(
         provider=order.provider,
         account=order.account,
         proposed_by=proposal.proposer,
+        proposer_owner_id=proposal.proposer_owner_id,
         instance=settings.INSTANCE,
         lines=[asdict(line) for line in proposal.lines],
         request_ref=proposal.request_ref,
         decided_by="policy",
+        authorized_at=at if state is State.AUTHORIZED else None,
+        **who_must_approve(decision),
         bound_version=order.version,
         bound_facts=binding(facts=facts, payload_hash=payload_hash, beside=beside),
         due_at=_first_due(state=state, now=beside.now),
@@ -230,6 +242,37 @@ def _insert(
         _first_events(action=action, order=order, decision=decision, beside=beside)
     )
     return action, kept
+
+
+def _facts(
+    *, proposal: Proposal, action_id: str, order: Order, beside: Beside
+) -> tuple[Facts, datetime]:
+    """What the first decision is made on, and when it was read.
+
+    Nobody else decides against the same limits until this transaction ends.
+    """
+    used = UsedLately(at=beside.now)
+    parameters = parameters_in_force(beside=beside)
+    if parameters is not None:
+        one_admission_at_a_time(order=order, proposer=proposal.proposer, parameters=parameters)
+        used = used_lately(
+            order=order,
+            action_id=action_id,
+            proposer=proposal.proposer,
+            parameters=parameters,
+            now=beside.now,
+        )
+    facts = facts_for(
+        order=order,
+        beside=beside,
+        action_id=action_id,
+        amount_minor=proposal.amount_minor,
+        reason=proposal.reason,
+        proposer=proposal.proposer,
+        lines=tuple(RefundLine(**asdict(line)) for line in proposal.lines),
+        used=used,
+    )
+    return facts, used.at
 
 
 def _first_due(*, state: State, now: datetime) -> datetime | None:
