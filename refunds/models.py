@@ -22,11 +22,20 @@ from effects.states import State
 from effects.triggers import (
     append_only,
     frozen,
+    new_key_by_people,
     no_delete,
     no_open_questions,
     no_truncate,
     only_while_submitting,
+    resolved_by_two_people,
     written_once,
+)
+from refunds.remedy_models import (
+    CreditAction,
+    CreditAttempt,
+    CreditEvent,
+    Remedy,
+    no_remedy_waits,
 )
 
 
@@ -220,6 +229,8 @@ class RefundAction(AbstractAction):
         triggers: ClassVar[list[Any]] = [
             *action_triggers(),
             no_open_questions(attempt_table="refunds_refundattempt"),
+            new_key_by_people(attempt_table="refunds_refundattempt", act_table="approvals_caseact"),
+            no_remedy_waits(),
             frozen(
                 "action_id",
                 "order",
@@ -265,6 +276,9 @@ class RefundAttempt(AbstractAttempt):
         ]
         triggers: ClassVar[list[Any]] = [
             only_while_submitting(action_table="refunds_refundaction"),
+            resolved_by_two_people(
+                action_table="refunds_refundaction", act_table="approvals_caseact"
+            ),
             frozen(*ATTEMPT_FROZEN),
             written_once(*ATTEMPT_WRITTEN_ONCE),
             no_delete(),
@@ -330,3 +344,18 @@ class ExternalRefund(models.Model):
 
     def __str__(self) -> str:
         return f"{self.provider_ref}: {self.amount_minor} {self.currency}"
+
+
+# Models of this room that stand in a module of their own.
+__all__ = [
+    "AgentNote",
+    "CreditAction",
+    "CreditAttempt",
+    "CreditEvent",
+    "ExternalRefund",
+    "Order",
+    "RefundAction",
+    "RefundAttempt",
+    "RefundEvent",
+    "Remedy",
+]
