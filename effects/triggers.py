@@ -122,3 +122,62 @@ def no_open_questions(*, attempt_table: str) -> pgtrigger.Trigger:
             RETURN NEW;
         """,  # noqa: S608
     )
+
+
+def new_key_by_people(*, attempt_table: str, act_table: str) -> pgtrigger.Trigger:
+    """The key generation grows by one, by two people, and only where nothing is on the wire.
+
+    One person is enough where an answer that is stored under the old key refused it.
+    """
+    # Made of our own constants when the migration is written, never of anybody's input.
+    return pgtrigger.Trigger(
+        name="new_key_by_people",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update,
+        func=f"""
+            IF NEW.generation = OLD.generation THEN
+                RETURN NEW;
+            END IF;
+            IF NEW.generation <> OLD.generation + 1 OR OLD.state <> 'UNKNOWN'
+                OR NEW.state <> 'AWAITING_APPROVAL' OR NEW.key_first_used_at IS NOT NULL
+                OR EXISTS (
+                    SELECT 1 FROM {attempt_table} a
+                    WHERE a.action_id = NEW.id AND (a.closed_at IS NULL OR a.resolution = '')
+                ) THEN
+                RAISE EXCEPTION 'action % cannot have a new key now', NEW.action_id;
+            END IF;
+            IF NOT EXISTS (
+                SELECT 1 FROM {act_table} c
+                WHERE c.action_id = NEW.action_id AND c.generation = OLD.generation
+                    AND c.act = 'new_key' AND (c.place = 2 OR EXISTS (
+                        SELECT 1 FROM {attempt_table} a
+                        WHERE a.action_id = NEW.id AND a.generation = OLD.generation
+                            AND a.outcome LIKE 'refused%'
+                    ))
+            ) THEN
+                RAISE EXCEPTION 'a new key for action % needs two people', NEW.action_id;
+            END IF;
+            RETURN NEW;
+        """,  # noqa: S608
+    )
+
+
+def resolved_by_two_people(*, action_table: str, act_table: str) -> pgtrigger.Trigger:
+    """No attempt is called resolved by people of whom there were not two."""
+    # Made of our own constants when the migration is written, never of anybody's input.
+    return pgtrigger.Trigger(
+        name="resolved_by_two_people",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update,
+        func=f"""
+            IF NEW.resolved_by LIKE 'people:%' AND NEW.resolved_by <> OLD.resolved_by
+                AND NOT EXISTS (
+                    SELECT 1 FROM {act_table} c JOIN {action_table} a ON a.action_id = c.action_id
+                    WHERE a.id = NEW.action_id AND c.generation = a.generation AND c.place = 2
+                        AND c.act IN ('new_key', 'give_up')
+                ) THEN
+                RAISE EXCEPTION 'attempt % was not resolved by two people', NEW.idempotency_key;
+            END IF;
+            RETURN NEW;
+        """,  # noqa: S608
+    )
