@@ -32,8 +32,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderEffect:
-    """One effect as the provider shows it: a refund, in the provider's own words.
+    """One effect as the provider shows it, in the provider's own words: a refund, a store credit.
 
+    `payment_ref` is what it belongs to: the payment of a refund, the customer of a store credit.
     `status` is the provider's status word; `settlement` is what it means to us:
     "succeeded", "pending", "requires_action" or "failed". `metadata` are the strings that we (or
     somebody else) put there.

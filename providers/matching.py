@@ -1,4 +1,7 @@
-"""Which of a payment's refunds is ours? Pure: a listing in, a judgement out.
+"""Which of the provider's effects is ours? Pure: a listing in, a judgement out.
+
+Refunds of one payment, or store credits of one customer.
+
 
 The match is by `metadata.action_id` and `metadata.instance`, whatever the key generation. The
 instance is part of it because a second installation may share the provider's account.
@@ -10,6 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from effects.outcomes import Listing, ProviderEffect
+from providers.port import PaymentTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,10 @@ class FailedOnly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """An incident: a match is not what was asked for. `what`: "amount", "currency", "payment"."""
+    """An incident: a match is not what was asked for. `what`: "amount", "currency", "payment".
+
+    "payment" is what it belongs to, which for a store credit is a customer.
+    """
 
     effect: ProviderEffect
     what: str
@@ -64,12 +71,15 @@ def judge(
     currency: str,
     payment_ref: str,
     known_refs: Set[str],
+    shared: bool = False,
 ) -> Judgement:
-    """Judge one payment's refunds for one action.
+    """Judge one payment's refunds, or one customer's store credits, for one action.
 
-    `known_refs` are the provider's ids that our records hold for any action of this payment.
-    Strangers are refunds that are neither this action's nor known, and have not failed: somebody
-    else gave money back, or our records have forgotten that we did.
+    `payment_ref` is what the effect must belong to: the payment, or the customer. `known_refs` are
+    the provider's ids that our records hold for any action of it. Strangers are effects that are
+    neither this action's nor known, and have not failed: somebody else gave money back, or our
+    records have forgotten that we did. In a `shared` listing, a customer's balance, other people's
+    effects are everyday business: only what carries our instance is a stranger there.
 
     1. More than one live match is an incident, however well they match.
     2. One live match must have the amount, currency and payment asked for. An older failed
@@ -85,7 +95,10 @@ def judge(
     strangers = tuple(
         effect
         for effect in listing.effects
-        if effect not in matches and effect.ref not in known_refs and effect.settlement != "failed"
+        if effect not in matches
+        and effect.ref not in known_refs
+        and effect.settlement != "failed"
+        and (not shared or effect.metadata.get("instance") == instance)
     )
     live = tuple(effect for effect in matches if effect.settlement != "failed")
     if len(live) > 1:
@@ -113,3 +126,16 @@ def _what_differs(
     if effect.payment_ref != payment_ref:
         return "payment"
     return ""
+
+
+def unlisted_minor(*, totals: PaymentTotals, listing: Listing) -> int:
+    """How much of a payment's refunded total no refund in its list explains, at least; 0: none.
+
+    The second look-up: anything above 0 may be the refund that a list does not show. A total that
+    still counts refunds that failed late looks the same, and is for a person too. It cannot see a
+    pending refund where the provider leaves those out of the total.
+    """
+    listed_minor = sum(
+        effect.amount_minor for effect in listing.effects if effect.settlement != "failed"
+    )
+    return max(0, totals.refunded_minor - listed_minor)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from effects.outcomes import LookUp, Outcome, ProviderEffect, Unreadable
+from effects.outcomes import Evidence, LookUp, Outcome, ProviderEffect, Unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,45 @@ class SendRequest:
     account: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaymentTotals:
+    """What the provider shows of a payment as a whole: a second way to see whether money went back.
+
+    - `captured_minor`, `refunded_minor`: running totals in `currency`, upper case. A total says
+      nothing of one refund. Whether it counts refunds that have not settled, and whether a late
+      failure lowers it, is not known; compare it by `providers.matching.unlisted_minor`.
+    - `disputed`: the payment was ever disputed, also when that was won since.
+    - `charge_ref`: "" when nothing was ever charged. `customer_ref`: the provider's customer who
+      paid, to whom a store credit can be given; "" for a guest.
+    """
+
+    payment_ref: str
+    charge_ref: str
+    customer_ref: str
+    currency: str
+    captured_minor: int
+    refunded_minor: int
+    disputed: bool
+    evidence: Evidence
+
+
 class PaymentProvider(Protocol):
-    """One payment provider. Implementations are safe to call from many threads."""
+    """One payment provider. Implementations are safe to call from many threads.
+
+    It makes two kinds of effect: refunds of a payment, and store credits to a customer. Both are
+    sent, classified and verified alike. A store credit is a `ProviderEffect` too: its `payment_ref`
+    is the customer, and its `amount_minor` what the customer was given.
+    """
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What is promised about refunds."""
+        ...
+
+    @property
+    def credit_capabilities(self) -> Capabilities:
+        """What is promised about store credits."""
+        ...
 
     def refund_payload(
         self,
@@ -88,4 +122,50 @@ class PaymentProvider(Protocol):
 
     def retrieve_refund(self, *, refund_ref: str, account: str = "") -> ProviderEffect | Unreadable:
         """Read one refund by the provider's id. Reads only."""
+        ...
+
+    def read_payment(self, *, payment_ref: str, account: str = "") -> PaymentTotals | Unreadable:
+        """Read a payment's running totals: captured, refunded, disputed. Reads only.
+
+        Independent of `list_refunds`: another object, which does not go by our metadata.
+        """
+        ...
+
+    def credit_payload(
+        self,
+        *,
+        account: str,
+        customer_ref: str,
+        amount_minor: int,
+        currency: str,
+        action_id: str,
+        instance: str,
+        order_id: str,
+        request_id: str,
+    ) -> dict[str, Any]:
+        """The exact request of one store credit, as `refund_payload`. `amount_minor` is positive.
+
+        `customer_ref` is the provider's customer (`PaymentTotals.customer_ref`), not the merchant's
+        own. No customer's or model's words are in it. Raises Bug for what cannot be sent.
+        """
+        ...
+
+    def send_credit(
+        self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None
+    ) -> Outcome:
+        """Put one store credit on the wire. All that `send_refund` says holds here."""
+        ...
+
+    def list_credits(self, *, customer_ref: str, account: str = "") -> LookUp:
+        """Read everything that ever changed a customer's balance, all pages. Reads only.
+
+        That includes what is no store credit of ours: other people's, and invoices that used some
+        up (a negative `amount_minor`).
+        """
+        ...
+
+    def retrieve_credit(
+        self, *, credit_ref: str, customer_ref: str, account: str = ""
+    ) -> ProviderEffect | Unreadable:
+        """Read one store credit by the provider's id and its customer. Reads only."""
         ...

@@ -20,13 +20,16 @@ from effects.outcomes import (
     Unreadable,
 )
 from kernel.errors import Bug
-from providers.port import Capabilities, SendRequest
+from providers.port import Capabilities, PaymentTotals, SendRequest
+from providers.stripe import payload as payloads
 from providers.stripe.accounts import Credentials, credentials_for
-from providers.stripe.capabilities import CAPABILITIES
+from providers.stripe.capabilities import CREDITS, REFUNDS
 from providers.stripe.classify import Seen, classify, evidence_of, failed_read
 from providers.stripe.client import build_client
-from providers.stripe.payload import Payload, build_payload, parse_payload
-from providers.stripe.refund_object import NotARefund, parse_json, read_refund
+from providers.stripe.effect_object import NotReadable, parse_json
+from providers.stripe.objects import CREDIT, REFUND, STRIPE_ID, ObjectKind
+from providers.stripe.payload import Payload, parse_payload
+from providers.stripe.payment_object import EXPAND, read_totals
 from providers.stripe.wire import Answer, WireCall
 
 logger = logging.getLogger(__name__)
@@ -34,10 +37,9 @@ logger = logging.getLogger(__name__)
 # A newline, a leading space or an emoji in a key fails inside the HTTP library and looks like the
 # network there; these characters never do.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,255}")
-REFERENCE_PATTERN = re.compile(r"[A-Za-z0-9_]{1,255}")
 
 PAGE_SIZE = 100  # Stripe's largest. https://docs.stripe.com/api/refunds/list
-# 2,000 refunds of one payment are a mistake somewhere, and reading on would not settle it.
+# 2,000 effects in one list are a mistake somewhere, and reading on would not settle it.
 PAGES_MAX = 20
 
 
@@ -71,7 +73,11 @@ class StripeProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+        return REFUNDS
+
+    @property
+    def credit_capabilities(self) -> Capabilities:
+        return CREDITS
 
     def refund_payload(
         self,
@@ -87,7 +93,7 @@ class StripeProvider:
         request_id: str,
     ) -> dict[str, Any]:
         """The request to be frozen. See the port."""
-        return build_payload(
+        return payloads.refund_payload(
             account=account,
             payment_intent=payment_ref,
             amount_minor=amount_minor,
@@ -99,16 +105,98 @@ class StripeProvider:
             request_id=request_id,
         )
 
+    def credit_payload(
+        self,
+        *,
+        account: str,
+        customer_ref: str,
+        amount_minor: int,
+        currency: str,
+        action_id: str,
+        instance: str,
+        order_id: str,
+        request_id: str,
+    ) -> dict[str, Any]:
+        """The request to be frozen. See the port."""
+        return payloads.credit_payload(
+            account=account,
+            customer=customer_ref,
+            amount_minor=amount_minor,
+            currency=currency,
+            action_id=action_id,
+            instance=instance,
+            order_id=order_id,
+            request_id=request_id,
+        )
+
     def send_refund(
         self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None
     ) -> Outcome:
-        """Send one refund, once. See `providers.port.PaymentProvider.send_refund`.
+        """Send one refund, once. See the port."""
+        return self._send(REFUND, request=request, before_bytes_leave=before_bytes_leave)
+
+    def send_credit(
+        self, *, request: SendRequest, before_bytes_leave: Callable[[], bool] | None = None
+    ) -> Outcome:
+        """Send one store credit, once. See the port."""
+        return self._send(CREDIT, request=request, before_bytes_leave=before_bytes_leave)
+
+    def list_refunds(self, *, payment_ref: str, account: str = "") -> LookUp:
+        """Every refund of one payment, newest first. See the port."""
+        return self._list(REFUND, belongs_to=payment_ref, account=account)
+
+    def list_credits(self, *, customer_ref: str, account: str = "") -> LookUp:
+        """Every change of a customer's balance, newest first. See the port."""
+        return self._list(CREDIT, belongs_to=customer_ref, account=account)
+
+    def retrieve_refund(self, *, refund_ref: str, account: str = "") -> ProviderEffect | Unreadable:
+        """One refund by Stripe's id. See the port."""
+        return self._retrieve(REFUND, ref=refund_ref, belongs_to="", account=account)
+
+    def retrieve_credit(
+        self, *, credit_ref: str, customer_ref: str, account: str = ""
+    ) -> ProviderEffect | Unreadable:
+        """One store credit by Stripe's id and its customer. See the port."""
+        _require_reference(customer_ref)
+        return self._retrieve(CREDIT, ref=credit_ref, belongs_to=customer_ref, account=account)
+
+    def read_payment(self, *, payment_ref: str, account: str = "") -> PaymentTotals | Unreadable:
+        """A payment's totals, off its latest charge: at most one charge of it succeeds. See the
+        port.
+        """
+        _require_reference(payment_ref)
+        credentials = self._credentials(account)
+        if credentials is None:
+            return _unknown_account(account)
+
+        def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
+            client.v1.payment_intents.retrieve(payment_ref, EXPAND, options)  # type: ignore[arg-type]
+
+        seen = self._call(read, credentials=credentials)
+        if seen.error is not None or seen.answer is None:
+            return _unreadable(seen)
+        try:
+            totals = read_totals(parse_json(seen.answer.body), evidence=evidence_of(seen))
+        except NotReadable:
+            return _unreadable(seen)
+        if totals.payment_ref == payment_ref:
+            return totals
+        return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
+
+    def _send(
+        self,
+        kind: ObjectKind,
+        *,
+        request: SendRequest,
+        before_bytes_leave: Callable[[], bool] | None,
+    ) -> Outcome:
+        """Make one object, once. See `providers.port.PaymentProvider.send_refund`.
 
         1. Check what was frozen; a payload or key that cannot be sent raises Bug.
         2. Send it, with the fence asked just before the first byte.
         3. Classify what came back: one table, the answer compared with what was sent.
         """
-        payload = parse_payload(request.payload)
+        payload = parse_payload(kind, request.payload)
         if payload.account != request.account:
             raise Bug("the request names another account than its frozen payload")
         if not KEY_PATTERN.fullmatch(request.idempotency_key):
@@ -119,7 +207,7 @@ class StripeProvider:
 
         def send(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
             options = options | {"idempotency_key": request.idempotency_key}
-            client.v1.refunds.create(payload.params(), options)  # type: ignore[arg-type]
+            kind.create(client, payload.belongs_to, payload.params, options)
 
         seen = self._call(
             send,
@@ -130,12 +218,9 @@ class StripeProvider:
         )
         return classify(seen)
 
-    def list_refunds(self, *, payment_ref: str, account: str = "") -> LookUp:
-        """Every refund of one payment, newest first. See the port.
-
-        Every refund must be of the payment asked for; a list about something else is unreadable.
-        """
-        _require_reference(payment_ref)
+    def _list(self, kind: ObjectKind, *, belongs_to: str, account: str) -> LookUp:
+        """All pages of a list. All of it must belong to what was asked for, or it is unreadable."""
+        _require_reference(belongs_to)
         credentials = self._credentials(account)
         if credentials is None:
             return _unknown_account(account)
@@ -145,10 +230,10 @@ class StripeProvider:
 
         def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
             nonlocal pages, complete
-            params: dict[str, Any] = {"payment_intent": payment_ref, "limit": PAGE_SIZE}
+            params: dict[str, Any] = {"limit": PAGE_SIZE}
             while not complete and pages < PAGES_MAX:
-                client.v1.refunds.list(params, options)  # type: ignore[arg-type]
-                page, has_more = _read_page(call.answer, payment_ref=payment_ref)
+                kind.list(client, belongs_to, params, options)
+                page, has_more = _read_page(kind, call.answer, belongs_to=belongs_to)
                 effects.update({effect.ref: effect for effect in page})
                 pages += 1
                 complete = not has_more
@@ -162,26 +247,28 @@ class StripeProvider:
             return Unreadable(reason="too_many_pages", evidence=evidence_of(seen))
         return _unreadable(seen)
 
-    def retrieve_refund(self, *, refund_ref: str, account: str = "") -> ProviderEffect | Unreadable:
-        """One refund by Stripe's id. See the port."""
-        _require_reference(refund_ref)
+    def _retrieve(
+        self, kind: ObjectKind, *, ref: str, belongs_to: str, account: str
+    ) -> ProviderEffect | Unreadable:
+        """One object by its id, and by what it belongs to where that is known ("": it is not)."""
+        _require_reference(ref)
         credentials = self._credentials(account)
         if credentials is None:
             return _unknown_account(account)
 
         def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
-            client.v1.refunds.retrieve(refund_ref, None, options)  # type: ignore[arg-type]
+            kind.retrieve(client, belongs_to, ref, options)
 
         seen = self._call(read, credentials=credentials)
-        if seen.error is None and seen.answer is not None:
-            try:
-                effect = read_refund(parse_json(seen.answer.body))
-            except NotARefund:
-                return _unreadable(seen)
-            if effect.ref == refund_ref:
-                return effect
-            return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
-        return _unreadable(seen)
+        if seen.error is not None or seen.answer is None:
+            return _unreadable(seen)
+        try:
+            effect = kind.read(parse_json(seen.answer.body))
+        except NotReadable:
+            return _unreadable(seen)
+        if effect.ref == ref and belongs_to in ("", effect.payment_ref):
+            return effect
+        return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
 
     def _call(
         self,
@@ -246,18 +333,20 @@ class StripeProvider:
         return credentials_for(account, api_key=self._api_key, more_api_keys=self._more_api_keys)
 
 
-def _read_page(answer: Answer | None, *, payment_ref: str) -> tuple[list[ProviderEffect], bool]:
-    """One page of a list: its refunds and whether there are more. Raises NotARefund."""
+def _read_page(
+    kind: ObjectKind, answer: Answer | None, *, belongs_to: str
+) -> tuple[list[ProviderEffect], bool]:
+    """One page of a list: what is on it and whether there is more. Raises NotReadable."""
     value = parse_json(answer.body) if answer is not None else None
     if not isinstance(value, dict) or not isinstance(value.get("data"), list):
-        raise NotARefund("not a list")
+        raise NotReadable("not a list")
     if type(value.get("has_more")) is not bool:
-        raise NotARefund("the list does not say whether there is more")
-    page = [read_refund(item) for item in value["data"]]
-    if any(effect.payment_ref != payment_ref for effect in page):
-        raise NotARefund("the list holds refunds of another payment")
+        raise NotReadable("the list does not say whether there is more")
+    page = [kind.read(item) for item in value["data"]]
+    if any(effect.payment_ref != belongs_to for effect in page):
+        raise NotReadable(f"the list holds a {kind.noun} of another {kind.belongs_to}")
     if value["has_more"] and not page:
-        raise NotARefund("an empty page that says there is more")
+        raise NotReadable("an empty page that says there is more")
     return page, value["has_more"]
 
 
@@ -279,5 +368,5 @@ def _no_key_for(account: str) -> Evidence:
 
 def _require_reference(reference: str) -> None:
     # An empty payment would list every refund of the account, a slash would be another address.
-    if not REFERENCE_PATTERN.fullmatch(reference):
+    if not STRIPE_ID.fullmatch(reference):
         raise Bug(f"not a Stripe id: {reference!r}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from providers.port import Capabilities
 
-CAPABILITIES = Capabilities(
+REFUNDS = Capabilities(
     provider="stripe",
     # Keys may be removed once they are "at least 24 hours old"; a removed key is a new request.
     # https://docs.stripe.com/api/idempotent_requests
@@ -20,4 +22,14 @@ CAPABILITIES = Capabilities(
     # A card refund can go from succeeded to failed for up to about 30 days.
     # https://docs.stripe.com/refunds#failed-refunds
     success_can_be_undone_seconds=30 * 24 * 3600,
+)
+
+CREDITS = replace(
+    REFUNDS,
+    # "Some sublists are eventually consistent", and a customer's balance transactions are one:
+    # absence from the list proves nothing. https://docs.stripe.com/api-v2-overview
+    list_is_immediately_consistent=False,
+    # "An immutable list of debit and credit transactions": done when made, never undone.
+    # https://docs.stripe.com/billing/customer/balance
+    success_can_be_undone_seconds=0,
 )

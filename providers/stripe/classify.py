@@ -24,8 +24,8 @@ from effects.outcomes import (
     Unknown,
 )
 from kernel.errors import Bug
+from providers.stripe.effect_object import NotReadable, clean_text, parse_json
 from providers.stripe.payload import Payload
-from providers.stripe.refund_object import NotARefund, clean_text, parse_json, read_refund
 from providers.stripe.table import TABLE, Row
 from providers.stripe.verify import what_differs
 from providers.stripe.wire import Answer
@@ -88,7 +88,7 @@ class _Facts:
 
 
 def classify(seen: Seen) -> Outcome:
-    """The outcome of one refund request. Pure: the same call always gives the same outcome."""
+    """The outcome of one request. Pure: the same call always gives the same outcome."""
     facts, effect, evidence = _read(seen)
     return _outcome(_first_row(facts), effect, evidence, seen)
 
@@ -196,7 +196,7 @@ def _outcome(row: Row, effect: ProviderEffect | None, evidence: Evidence, seen: 
     if row.outcome == "Refused":
         return Refused(code=row.word, evidence=evidence, read_first=row.read_first, effect=effect)
     if effect is None:
-        raise Bug(f"row {row.what!r} needs a refund object")
+        raise Bug(f"row {row.what!r} needs an object of its kind")
     if row.outcome == "Succeeded":
         return Succeeded(effect=effect, evidence=evidence)
     if row.outcome == "Pending":
@@ -238,8 +238,6 @@ def _read_answer(seen: Seen, answer: Answer) -> tuple[_Facts, ProviderEffect | N
         seen_object, differs = "mismatch", "idempotency_key"
 
     codes = [_word(error, "code"), _word(error, "message_code")]
-    # A list is a success that is no refund; what is wrong with a list its reader says.
-    problem = problem if seen.payload is not None or not 200 <= answer.status <= 299 else ""
     message = _word(error, "message") or problem
     extra: dict[str, Any] = {"key_echo": clean_text(echoed_key, characters_max=255)}
     if differs:
@@ -278,17 +276,18 @@ def _read_answer(seen: Seen, answer: Answer) -> tuple[_Facts, ProviderEffect | N
 def _read_success(
     seen: Seen, value: Any, *, echoed_key: str
 ) -> tuple[str, ProviderEffect | None, str, str]:
-    """What a 2xx body turned out to be, the refund in it, what differs, why it is unreadable."""
+    """What a 2xx body turned out to be, the effect in it, what differs, why it is unreadable."""
+    if seen.payload is None:
+        return "unreadable", None, "", ""  # of a read; its reader says what is wrong with it
     try:
-        effect = read_refund(value)
-    except NotARefund as problem:
+        effect = seen.payload.kind.read(value)
+    except NotReadable as problem:
         return "unreadable", None, "", str(problem)
-    if seen.payload is not None:
-        differs = what_differs(
-            effect=effect, payload=seen.payload, sent_key=seen.sent_key, echoed_key=echoed_key
-        )
-        if differs:
-            return "mismatch", effect, differs, ""
+    differs = what_differs(
+        effect=effect, payload=seen.payload, sent_key=seen.sent_key, echoed_key=echoed_key
+    )
+    if differs:
+        return "mismatch", effect, differs, ""
     kind = {"succeeded": "succeeded", "failed": "failed"}.get(effect.settlement, "open")
     return kind, effect, "", ""
 

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from kernel.errors import Bug
+from providers.stripe.objects import CREDIT, REFUND, ObjectKind
 
-# Stripe's enum has a third word, `fraudulent`, which puts the customer's card and e-mail on block
-# lists. It is never sent. https://docs.stripe.com/api/refunds/create
-STRIPE_REASONS = frozenset({"duplicate", "requested_by_customer"})
-METADATA_KEYS = frozenset({"action_id", "instance", "reason", "order_id", "request_id"})
 METADATA_VALUE_CHARACTERS_MAX = 500  # https://docs.stripe.com/api/metadata
-
-_STRIPE_ID = re.compile(r"[A-Za-z0-9_]{1,255}")
-_CURRENCY = re.compile(r"[A-Za-z]{3}")
-_FIELDS = frozenset({"account", "amount", "currency", "metadata", "payment_intent", "reason"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The content of one frozen request. `currency` is not sent: it is what the answer must say."""
+    """The content of one frozen request. `amount_minor` is what the customer gets, positive."""
 
+    kind: ObjectKind
     account: str
     amount_minor: int
     currency: str
-    payment_intent: str
-    reason: str
+    belongs_to: str
     metadata: dict[str, str]
-
-    def params(self) -> dict[str, Any]:
-        """What goes to `POST /v1/refunds`, in a fixed order: equal payloads give equal bytes."""
-        return {
-            "payment_intent": self.payment_intent,
-            "amount": self.amount_minor,
-            "reason": self.reason,
-            "metadata": {key: self.metadata[key] for key in sorted(self.metadata)},
-        }
+    params: dict[str, Any]
 
 
 def stripe_reason(reason_code: str) -> str:
@@ -50,7 +34,7 @@ def stripe_reason(reason_code: str) -> str:
     )
 
 
-def build_payload(
+def refund_payload(
     *,
     account: str,
     payment_intent: str,
@@ -62,7 +46,7 @@ def build_payload(
     order_id: str,
     request_id: str,
 ) -> dict[str, Any]:
-    """The request as a JSON value, to be frozen by `kernel.canonical.canonical_json`.
+    """The request of a refund as a JSON value, to be frozen by `kernel.canonical.canonical_json`.
 
     Nothing in it changes from one attempt to the next: Stripe refuses a repeated key whose
     parameters differ. Raises Bug when a value cannot be sent.
@@ -81,52 +65,79 @@ def build_payload(
         "payment_intent": payment_intent,
         "reason": stripe_reason(reason_code),
     }
-    _checked(value)
+    _checked(REFUND, value)
     return value
 
 
-def parse_payload(text: str) -> Payload:
+def credit_payload(
+    *,
+    account: str,
+    customer: str,
+    amount_minor: int,
+    currency: str,
+    action_id: str,
+    instance: str,
+    order_id: str,
+    request_id: str,
+) -> dict[str, Any]:
+    """The request of a store credit, in the same way. Raises Bug when a value cannot be sent."""
+    value = {
+        "account": account,
+        "amount": -amount_minor if type(amount_minor) is int else amount_minor,
+        "currency": currency,
+        "customer": customer,
+        # The customer may read it on an invoice.
+        "description": f"Store credit for order {order_id}",
+        "metadata": {
+            "action_id": action_id,
+            "instance": instance,
+            "order_id": order_id,
+            "request_id": request_id,
+        },
+    }
+    _checked(CREDIT, value)
+    return value
+
+
+def parse_payload(kind: ObjectKind, text: str) -> Payload:
     """Read a frozen request back. Raises Bug when it is not exactly one that was built here."""
     try:
         value = json.loads(text)
     except ValueError as error:
         raise Bug(f"the frozen payload is not JSON: {error}") from error
-    return _checked(value)
+    return _checked(kind, value)
 
 
-def _checked(value: Any) -> Payload:
-    if not isinstance(value, dict) or value.keys() != _FIELDS:
-        raise Bug(f"a refund payload has exactly the fields {sorted(_FIELDS)}")
+def _checked(kind: ObjectKind, value: Any) -> Payload:
+    fields = {*kind.texts, "amount", "metadata"}
+    if not isinstance(value, dict) or value.keys() != fields:
+        raise Bug(f"a {kind.noun} payload has exactly the fields {sorted(fields)}")
     amount, metadata = value["amount"], value["metadata"]
     # Left out or None, Stripe refunds everything that is left of the payment; True is 1.
-    if type(amount) is not int or amount <= 0:
-        raise Bug(f"a refund's amount is an explicit positive integer, not {_short(amount)}")
-    if not _text(value["payment_intent"], _STRIPE_ID):
-        raise Bug(f"not a payment intent: {_short(value['payment_intent'])}")
-    if not _text(value["currency"], _CURRENCY):
-        raise Bug(f"not a currency: {_short(value['currency'])}")
-    if value["reason"] not in STRIPE_REASONS:
-        raise Bug(f"not a reason that may be sent: {_short(value['reason'])}")
-    if not isinstance(value["account"], str):
-        raise Bug(f"not an account: {_short(value['account'])}")
-    if not isinstance(metadata, dict) or metadata.keys() != METADATA_KEYS:
-        raise Bug(f"a refund's metadata has exactly the keys {sorted(METADATA_KEYS)}")
+    if type(amount) is not int or amount * kind.sign <= 0:
+        sign = "positive" if kind.sign > 0 else "negative"
+        raise Bug(f"a {kind.noun}'s amount is an explicit {sign} integer, not {_short(amount)}")
+    for field, pattern in kind.texts.items():
+        text = value[field]
+        if not isinstance(text, str) or pattern.fullmatch(text) is None:
+            raise Bug(f"not a {field} that may be sent: {_short(text)}")
+    if not isinstance(metadata, dict) or metadata.keys() != kind.metadata_keys:
+        raise Bug(f"a {kind.noun}'s metadata has exactly the keys {sorted(kind.metadata_keys)}")
     for key, text in metadata.items():
         if not isinstance(text, str) or not 0 < len(text) <= METADATA_VALUE_CHARACTERS_MAX:
             raise Bug(f"metadata {key} is 1 to {METADATA_VALUE_CHARACTERS_MAX} characters")
+    # In a fixed order: equal payloads give equal bytes.
+    in_order = value | {"metadata": {key: metadata[key] for key in sorted(metadata)}}
     return Payload(
+        kind=kind,
         account=value["account"],
-        amount_minor=amount,
+        amount_minor=amount * kind.sign,
         currency=value["currency"],
-        payment_intent=value["payment_intent"],
-        reason=value["reason"],
+        belongs_to=value[kind.belongs_to],
         metadata=metadata,
+        params={name: in_order[name] for name in kind.sent},
     )
 
 
 def _short(value: object) -> str:
     return repr(value)[:80]
-
-
-def _text(value: object, pattern: re.Pattern[str]) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None

@@ -21,8 +21,8 @@ def what_differs(
         return "amount"
     if effect.currency.upper() != payload.currency.upper():
         return "currency"
-    if effect.payment_ref != payload.payment_intent:
-        return "payment_intent"
+    if effect.payment_ref != payload.belongs_to:
+        return payload.kind.belongs_to
     for key in ("action_id", "instance"):
         if effect.metadata.get(key) != payload.metadata[key]:
             return f"metadata.{key}"

@@ -7,7 +7,7 @@ from typing import Any
 from kernel.canonical import canonical_json
 from providers.port import SendRequest
 from providers.stripe.adapter import StripeProvider
-from providers.stripe.payload import build_payload
+from providers.stripe.payload import refund_payload
 
 ACTION = "refund:order-4821:request-3"
 
@@ -24,7 +24,7 @@ def a_payload(**changes: Any) -> dict[str, Any]:
         "order_id": "4821",
         "request_id": "3",
     }
-    return build_payload(**(values | changes))
+    return refund_payload(**(values | changes))
 
 
 def a_request(*, key: str = ACTION, **changes: Any) -> SendRequest:

@@ -22,6 +22,7 @@ from effects.outcomes import (
 )
 from kernel.canonical import canonical_json
 from providers.stripe.classify import Seen, _first_row, _read, classify, render_table
+from providers.stripe.objects import REFUND as REFUND_KIND
 from providers.stripe.payload import parse_payload
 from providers.stripe.table import TABLE
 from providers.stripe.wire import (
@@ -35,7 +36,7 @@ from providers.stripe.wire import (
 from tests.providers.loopback import refund_body
 from tests.providers.requests_made import ACTION, a_payload
 
-PAYLOAD = parse_payload(canonical_json(a_payload()))
+PAYLOAD = parse_payload(REFUND_KIND, canonical_json(a_payload()))
 REFUND = refund_body(
     {
         "amount": "7900",

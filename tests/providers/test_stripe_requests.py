@@ -18,7 +18,8 @@ from kernel.canonical import canonical_json
 from kernel.errors import Bug
 from providers.port import SendRequest
 from providers.stripe.client import API_VERSION
-from providers.stripe.payload import build_payload, parse_payload, stripe_reason
+from providers.stripe.objects import REFUND
+from providers.stripe.payload import parse_payload, refund_payload, stripe_reason
 from tests.providers.loopback import Request, loopback, refunds_everything
 from tests.providers.requests_made import ACTION, a_payload, a_provider, a_request
 
@@ -206,7 +207,7 @@ def test_a_payload_without_one_of_its_fields_is_a_bug(field: str) -> None:
     payload = a_payload()
     del payload[field]
     with pytest.raises(Bug, match="exactly the fields"):
-        parse_payload(json.dumps(payload))
+        parse_payload(REFUND, json.dumps(payload))
 
 
 @pytest.mark.parametrize(
@@ -231,13 +232,13 @@ def test_a_payload_without_one_of_its_fields_is_a_bug(field: str) -> None:
 )
 def test_a_payload_that_was_not_built_here_is_a_bug(changes: dict[str, Any]) -> None:
     with pytest.raises(Bug):
-        parse_payload(json.dumps(a_payload() | changes))
+        parse_payload(REFUND, json.dumps(a_payload() | changes))
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "7"])
 def test_a_payload_that_is_not_an_object_is_a_bug(text: str) -> None:
     with pytest.raises(Bug):
-        parse_payload(text)
+        parse_payload(REFUND, text)
 
 
 def test_stripes_reason_is_never_fraudulent() -> None:
@@ -265,7 +266,7 @@ def test_what_is_frozen_is_what_is_sent(
     order_id: str,
     request_id: str,
 ) -> None:
-    built = build_payload(
+    built = refund_payload(
         account="",
         payment_intent=payment_intent,
         amount_minor=amount_minor,
@@ -276,10 +277,10 @@ def test_what_is_frozen_is_what_is_sent(
         order_id=order_id,
         request_id=request_id,
     )
-    params = parse_payload(canonical_json(built)).params()
+    params = parse_payload(REFUND, canonical_json(built)).params
     assert type(params["amount"]) is int
     assert params["amount"] == amount_minor
     assert params["payment_intent"] == payment_intent
     assert params["metadata"] == built["metadata"]
     assert "currency" not in params
-    assert json.dumps(params) == json.dumps(parse_payload(canonical_json(built)).params())
+    assert json.dumps(params) == json.dumps(parse_payload(REFUND, canonical_json(built)).params)
