@@ -54,6 +54,7 @@ def order(
     captured_minor: int = 20_000,
     currency: str = "USD",
     payment_ref: str | None = None,
+    customer_ref: str | None = None,
     sandbox: Sandbox | None = None,
     **facts: Any,
 ) -> Order:
@@ -69,7 +70,8 @@ def order(
             captured_minor=captured_minor,
             provider="stripe",
             payment_ref=payment_ref,
-            customer_ref="customer-1",
+            # Each order another customer's: what one of them got back is a limit too.
+            customer_ref=customer_ref or f"customer-of-{order_id}",
             customer_email="customer@example.com",
             **facts,
         ),

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from effects.claim import Claimed, claim
 from effects.send import send
+from policies.parameters import Limit
 from providers.sandbox import Sandbox
 from refunds.kind import REFUND
 from refunds.models import RefundAction
@@ -46,6 +47,10 @@ def counted() -> Iterator[Cost]:
             table = next((word for word in words if word.startswith('"')), "")
             lock = " FOR UPDATE" if "FOR NO KEY UPDATE" in query["sql"] else ""
             named = table.partition(".")[0].strip('"(),')
+            if words[0] == "SELECT" and "goodwill_total" in query["sql"]:
+                named = "usage"
+            elif "pg_advisory_xact_lock" in query["sql"]:
+                named = "advisory locks"
             cost.statements.append(f"{words[0]} {named}{lock}")
         else:
             assert words[0] == "BEGIN", "a savepoint on the straight way"
@@ -65,7 +70,7 @@ def action(sandbox: Sandbox) -> RefundAction:
     return builders.action(order)
 
 
-def test_a_proposal_costs_six_statements_and_one_commit(action: RefundAction) -> None:
+def test_a_proposal_costs_seven_statements_and_one_commit(action: RefundAction) -> None:
     proposal = builders.proposal(action.order)
     with counted() as cost:
         propose_refund(proposal=proposal)
@@ -73,10 +78,22 @@ def test_a_proposal_costs_six_statements_and_one_commit(action: RefundAction) ->
         "SELECT refunds_refundaction",  # identity first, without a lock
         "SELECT refunds_order FOR UPDATE",
         "SELECT now",  # the time and everything else beside it, in one
+        "SELECT usage",  # what was used of every limit, in one
         "INSERT refunds_refundaction",
         "INSERT policies_decisionrecord",
         "INSERT refunds_refundevent",
     ]
+    assert cost.commits == 1
+
+
+def test_a_policy_with_limits_costs_a_proposal_one_statement_more(action: RefundAction) -> None:
+    builders.policy(budgets=(Limit(scope="total", window="day", hold_base_minor=10**9),))
+    builders.action(action.order, amount_minor=2)
+    proposal = builders.proposal(action.order)
+    with counted() as cost:
+        propose_refund(proposal=proposal)
+    assert cost.statements[2:5] == ["SELECT now", "SELECT advisory locks", "SELECT usage"]
+    assert len(cost.statements) == 8
     assert cost.commits == 1
 
 
@@ -88,12 +105,13 @@ def test_a_replay_costs_one_statement_and_no_transaction(action: RefundAction) -
     assert cost.commits == 0
 
 
-def test_a_claim_costs_six_statements_and_one_commit(action: RefundAction) -> None:
+def test_a_claim_costs_seven_statements_and_one_commit(action: RefundAction) -> None:
     with counted() as cost:
         assert isinstance(claim(kind=REFUND, action_id=action.action_id, worker="w"), Claimed)
     assert cost.statements == [
         "SELECT refunds_refundaction FOR UPDATE",  # order and action together
         "SELECT now",  # everything beside them, in one
+        "SELECT usage",  # the policy decides again
         "UPDATE refunds_order",
         "UPDATE refunds_refundaction",
         "INSERT refunds_refundevent",
