@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from approvals.case_act import CaseAct
 from effects.triggers import append_only
 
 
@@ -42,3 +43,7 @@ class Approval(models.Model):
 
     def __str__(self) -> str:
         return f"{'approved' if self.approved else 'rejected'}: {self.action_id}"
+
+
+# CaseAct stands in a module of its own.
+__all__ = ["Approval", "CaseAct"]
