@@ -6,10 +6,12 @@ from functools import partial
 
 import pytest
 
+from effects.claim import Claimed, claim
 from effects.models import Case
 from effects.states import State
 from policies.models import DecisionRecord
 from policies.parameters import Limit
+from refunds.kind import REFUND
 from refunds.models import RefundAction
 from refunds.propose import Recorded, propose_refund
 from refunds.tasks import dispatch_refund
@@ -69,6 +71,11 @@ def test_a_hundred_proposals_at_once_at_ninety_percent_never_pass_a_budget(
     states = [action.state for action in actions]
     assert states.count(State.AUTHORIZED) == 10
     assert states.count(State.AWAITING_APPROVAL) == 90
+    # And each of the ten is claimed: it is measured as it was when it was admitted, in the order in
+    # which they were, however long one waited for the other.
+    for action in actions:
+        if action.state == State.AUTHORIZED:
+            assert isinstance(claim(kind=REFUND, action_id=action.action_id, worker="w"), Claimed)
     # What was let through says so, and what was not says why; nobody is silently dropped.
     assert DecisionRecord.objects.count() == 101
 
