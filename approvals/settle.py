@@ -82,6 +82,8 @@ def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled
             kind = kind_named(case.effect)
             locked = kind.lock(action_id=case.action_id)
         why_not = not_by_hand(case, action_is_final=bool(locked and locked.action.is_final))
+        if locked is not None and not why_not:
+            why_not = kind.why_case_stays(locked=locked, case_kind=case.kind)
         if why_not:
             return NotSettled(sentence=f"The case is still open. {why_not}")
         if locked is not None:

@@ -215,6 +215,33 @@ class EffectKind(ABC):
     def moved(self, *, locked: Locked, source: State, target: State) -> dict[str, Any]:
         """Carry what a move means for the resource; returns columns of the action to write."""
 
+    def failed_words(self, *, locked: Locked, source: State, data: dict[str, Any]) -> str:
+        """What the case of a failed effect tells its owner; "": another case tells it.
+
+        A late failure also says what is deliberately not undone.
+        """
+        why = data.get("reason") or data.get("code") or "no reason given"
+        if source is State.SUCCEEDED:
+            return (
+                f"It failed at the provider after it had succeeded ({why}). Its amount was given "
+                "back to the balance. Deliberately not undone: nothing is sent again, whoever was "
+                "told that it had succeeded was not told otherwise, and no remedy was begun. The "
+                "customer is still owed: tell them, and decide on a remedy by the time this case "
+                "is due, or close it if none is."
+            )
+        return (
+            f"It failed ({why}). Nothing will be sent again by itself. The customer is still owed: "
+            "decide on a remedy, or close this if none is due."
+        )
+
+    def why_case_stays(self, *, locked: Locked, case_kind: str) -> str:
+        """Why a person's word does not close this case now, as a sentence; "" when it may."""
+        return ""
+
+    def watched_until(self, *, locked: Locked) -> datetime | None:
+        """Until when a failed effect is read again, day by day, in case it happened after all."""
+        return None
+
     @abstractmethod
     def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
         """An effect is about to be adopted: if it was booked as made elsewhere, it was not."""

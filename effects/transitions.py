@@ -121,13 +121,15 @@ def move(
             locked=locked, kinds=_SETTLED_BY[target], actor=actor, resolution=f"{event}: {target}"
         )
     if target is State.FAILED_FINAL:
-        cases.open_case(
-            kind=Case.Kind.FAILED,
-            effect=kind.name,
-            locked=locked,
-            reason=_failed_reason(source=source, data=data),
-            evidence=data,
-        )
+        words = kind.failed_words(locked=locked, source=source, data=data)
+        if words:
+            cases.open_case(
+                kind=Case.Kind.FAILED,
+                effect=kind.name,
+                locked=locked,
+                reason=words,
+                evidence=data,
+            )
     if target in (State.SUCCEEDED, State.PENDING) and source in (
         *_OVER,
         State.FAILED_FINAL,
@@ -146,16 +148,6 @@ def move(
             ),
             evidence=data,
         )
-
-
-def _failed_reason(*, source: State, data: dict[str, Any]) -> str:
-    """One sentence for the person who owns a failed effect."""
-    why = data.get("reason") or data.get("code") or "no reason given"
-    late = " after it had succeeded" if source is State.SUCCEEDED else ""
-    return (
-        f"It failed at the provider{late} ({why}). Nothing will be sent again by itself. The "
-        "customer is still owed: decide on a remedy, or close this if none is due."
-    )
 
 
 def postpone(
