@@ -173,6 +173,8 @@ class Environment(Timeouts):
     look_fresh_seconds: PositiveFloat = 120
     #: How long the owner of a case has.
     case_due_seconds: PositiveFloat = 4 * 60 * 60
+    #: How far apart the two look-ups must lie that let people declare a request not executed.
+    case_looks_apart_seconds: PositiveFloat = 60 * 60
 
     # ---- the fault harness
     #: A folder of switches that make named crash points kill the process. Tests only.

@@ -160,6 +160,7 @@ APPROVAL_TTL_SECONDS = ENVIRONMENT.approval_ttl_seconds
 PENDING_POLL_SECONDS = ENVIRONMENT.pending_poll_seconds
 LOOK_FRESH_SECONDS = ENVIRONMENT.look_fresh_seconds
 CASE_DUE_SECONDS = ENVIRONMENT.case_due_seconds
+CASE_LOOKS_APART_SECONDS = ENVIRONMENT.case_looks_apart_seconds
 CRASH_POINTS_DIR = ENVIRONMENT.crash_points_dir
 
 # ---- Celery --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from effects.models import AbstractAction, AbstractEvent
-from effects.outcomes import LookUp, Outcome, ProviderEffect, Unreadable
+from effects.outcomes import Evidence, Listing, LookUp, Outcome, ProviderEffect, Unreadable
 from effects.states import State
 from kernel.errors import Bug
 
@@ -138,6 +138,30 @@ class Reading:
     strangers: tuple[ProviderEffect, ...]
     read_at: datetime
     evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The action's resource read as a whole: a second way to see whether something was done.
+
+    `unexplained`: why the totals do not say "absent", as half a sentence; "" when all that was
+    done is explained by the effects that were listed.
+    """
+
+    unexplained: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Whether an effect that a person names can be the action's.
+
+    `why_not`: half a sentence, "" when it can. `is_marked`: it carries our action id, so that one
+    person's word is enough.
+    """
+
+    why_not: str
+    is_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +295,20 @@ class EffectKind(ABC):
     @abstractmethod
     def retrieve(self, *, action: Any) -> ProviderEffect | Unreadable:
         """Read the one effect that the action is known by. Reads only."""
+
+    def read_totals(self, *, action: Any, listing: Listing) -> Totals | Unreadable | None:
+        """Read the resource's totals beside a listing just read. None: there is no such way."""
+        return None
+
+    def fetch(self, *, action: Any, ref: str) -> ProviderEffect | Unreadable:
+        """Read any one effect of the action's account by the id that a person typed. Reads only."""
+        return Unreadable(
+            reason="not_supported", evidence=Evidence(message="It is not read by its id.")
+        )
+
+    def judge_link(self, *, locked: Locked, effect: ProviderEffect) -> Link:
+        """Whether an effect that a person names can be the locked action's."""
+        return Link(why_not="effects of this kind are not linked by hand")
 
     @abstractmethod
     def judge(self, *, action: Any, look: LookUp, read_at: datetime) -> Reading | None:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import F
 
 from effects import cases
@@ -22,12 +23,14 @@ from effects.kinds import (
     Found,
     Go,
     Judgement,
+    Link,
     Locked,
     No,
     OnlyFailed,
     Promises,
     Reading,
     Recheck,
+    Totals,
     Wait,
 )
 from effects.models import Case
@@ -527,6 +530,79 @@ class RefundKind(EffectKind):
             payment_provider(action.provider).retrieve_refund(
                 refund_ref=action.provider_ref, account=action.account
             ),
+        )
+
+    def read_totals(self, *, action: RefundAction, listing: Listing) -> Totals | Unreadable | None:
+        """Read how much of the payment went back in all, and compare it with the refunds listed.
+
+        While a listed refund has not settled, a total proves nothing: whether the provider counts
+        such refunds is not known, so ours could stand in for it.
+        """
+        refuse_open_transaction()
+        order = _order_of(action)
+        totals = payment_provider(action.provider).read_payment(
+            payment_ref=order.payment_ref, account=action.account
+        )
+        if isinstance(totals, Unreadable):
+            return totals
+        unlisted = matching.unlisted_minor(totals=totals, listing=listing)
+        unexplained = ""
+        if totals.currency != action.currency:
+            unexplained = f"the payment is in {totals.currency}"
+        elif unlisted:
+            unexplained = (
+                f"{format_amount(unlisted, action.currency)} of what went back is in no refund "
+                "that is listed"
+            )
+        elif any(e.settlement in ("pending", "requires_action") for e in listing.effects):
+            unexplained = "a refund of the payment has not settled"
+        return Totals(
+            unexplained=unexplained,
+            evidence={
+                "captured_minor": totals.captured_minor,
+                "refunded_minor": totals.refunded_minor,
+                "unlisted_minor": unlisted,
+                "charge": totals.charge_ref,
+            },
+        )
+
+    def fetch(self, *, action: RefundAction, ref: str) -> ProviderEffect | Unreadable:
+        """Read one refund of the action's account by the provider's id."""
+        refuse_open_transaction()
+        return payment_provider(action.provider).retrieve_refund(
+            refund_ref=ref, account=action.account
+        )
+
+    def judge_link(self, *, locked: Locked, effect: ProviderEffect) -> Link:
+        """Whether a refund is of this payment, for this amount, alive, and nobody else's.
+
+        What another action is known by, or what names another action or installation in its
+        metadata, is never linked. Two orders may share a payment, and their locks do not keep them
+        apart: what does is a lock on the refund's id, held until the transaction ends.
+        """
+        action, order = locked.action, locked.resource
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [effect.ref])
+        owner = effect.metadata.get("action_id") or action.action_id
+        instance = effect.metadata.get("instance") or action.instance
+        known_as = RefundAction.objects.filter(provider_ref=effect.ref).exclude(pk=action.pk)
+        why_not = ""
+        if effect.payment_ref != order.payment_ref:
+            why_not = "it is a refund of another payment"
+        elif (effect.amount_minor, effect.currency) != (action.amount_minor, action.currency):
+            why_not = (
+                f"it is {format_amount(effect.amount_minor, effect.currency)}, not "
+                f"{format_amount(action.amount_minor, action.currency)}"
+            )
+        elif effect.settlement == "failed":
+            why_not = "it has failed, so that nothing was paid by it"
+        elif instance != action.instance or owner != action.action_id:
+            why_not = "its metadata says that it belongs to another refund"
+        elif known_as.exists():
+            why_not = "another action is known by it"
+        return Link(
+            why_not=why_not,
+            is_marked="action_id" in effect.metadata and "instance" in effect.metadata,
         )
 
     def judge(self, *, action: RefundAction, look: LookUp, read_at: datetime) -> Reading | None:
