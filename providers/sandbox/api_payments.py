@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from . import currencies, errors, events, forms, ids, listing, refund_states
+from . import api_customers, currencies, errors, events, forms, ids, listing, refund_states
 from .call import Call
 from .errors import StripeError, invalid
 from .forms import Params
@@ -43,14 +43,7 @@ CHARGES_LIST_PARAMS = LIST_PARAMS | {"payment_intent"}
 
 
 def check_create(params: Params) -> None:
-    for name in ("amount", "currency"):
-        if name not in params:
-            raise StripeError(
-                status=400,
-                code="parameter_missing",
-                param=name,
-                message=f"Missing required param: {name}.",
-            )
+    forms.required(params, "amount", "currency")
     forms.integer(params, "amount", minimum=1)
     for name in ("currency", "customer", "description", "payment_method"):
         forms.text(params, name)
@@ -64,6 +57,9 @@ def create(call: Call) -> Object:
     currency = str(params["currency"]).lower()
     amount_minor = forms.integer(params, "amount", minimum=1) or 0
     currencies.check_amount(amount_minor, currency)
+    customer = params.get("customer")
+    if customer is not None and call.account.get("customer", customer) is None:
+        raise api_customers.unknown_customer(customer)
     intent = new_intent(
         call.world,
         call.account,
@@ -72,7 +68,7 @@ def create(call: Call) -> Object:
         capture_method=params.get("capture_method", "automatic_async"),
         payment_method=params.get("payment_method"),
         metadata=forms.merged_metadata({}, forms.metadata(params)),
-        customer=params.get("customer"),
+        customer=customer,
         description=params.get("description"),
         call=call,
     )

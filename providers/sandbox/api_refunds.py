@@ -46,8 +46,9 @@ def check_create(params: Params) -> None:
         )
 
 
-def charge_to_lock(account: "Account", params: Params) -> str | None:
+def charge_to_lock(call: Call) -> str | None:
     """The charge a create works on, if it can be told without executing."""
+    account, params = call.account, call.params
     if "charge" in params:
         return str(params["charge"])
     intent = account.get("payment_intent", params["payment_intent"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from . import api_disputes, api_payments, api_refunds, errors, refund_states
+from . import api_customers, api_disputes, api_payments, api_refunds, errors, refund_states
 from .faults import FAULTS
 from .listing import Object, wire
 from .messages import Answer, Request
@@ -62,6 +62,25 @@ class Control:
                         payments[charge["payment_intent"]] = _payment_line(owner, charge, mine)
         refunds.sort(key=lambda line: line["at"])
         return {"refunds": refunds, "payments": payments}
+
+    def credits(self, customer: str | None = None, account: str | None = None) -> Body:
+        """Every transaction on a customer's balance, as on the wire: a negative amount is a credit.
+
+        And per customer what is left of the credit, by currency: the oracle for store credit.
+        """
+        credits: list[Body] = []
+        customers: dict[str, Body] = {}
+        with self._world.lock:
+            for owner in self._world.accounts.values():
+                if account is not None and owner.id != account:
+                    continue
+                for found in owner.table("customer").values():
+                    if customer in (None, found["id"]):
+                        mine = api_customers.transactions_of(owner, found["id"])
+                        credits.extend(_credit_line(owner, each) for each in mine)
+                        customers[found["id"]] = _customer_line(owner, found)
+        credits.sort(key=lambda line: line["at"])
+        return {"credits": credits, "customers": customers}
 
     def requests(self, method: str | None = None, path: str | None = None) -> Body:
         """What reached the API, oldest first."""
@@ -221,6 +240,8 @@ class Control:
             owner = self._owner(account)
             intent = owner.get("payment_intent", id) if id else None
             if intent is None:
+                if customer is not None and owner.get("customer", customer) is None:
+                    api_customers.new_customer(world, owner, id=customer)
                 intent = api_payments.new_intent(
                     world,
                     owner,
@@ -272,6 +293,48 @@ class Control:
                     behaviour=charge["_behaviour"],
                 )
             )
+
+    def customer(
+        self,
+        id: str | None = None,
+        metadata: dict[str, str] | None = None,
+        account: str | None = None,
+    ) -> Body:
+        """A customer without anything on their balance. The same id again is answered as it is."""
+        world = self._world
+        with world.transaction():
+            owner = self._owner(account)
+            found = owner.get("customer", id) if id else None
+            return wire(found or api_customers.new_customer(world, owner, id=id, metadata=metadata))
+
+    def credit_outside(
+        self,
+        customer: str,
+        amount: int,
+        currency: str = "usd",
+        metadata: dict[str, str] | None = None,
+        type: str = "adjustment",
+    ) -> Body:
+        """Store credit given by hand in the dashboard, `amount` above 0; used up, below 0."""
+        _check_amount(abs(amount))
+        world = self._world
+        with world.transaction():
+            for owner in world.accounts.values():
+                found = owner.get("customer", customer)
+                if found is not None:
+                    return wire(
+                        api_customers.make_transaction(
+                            world,
+                            owner,
+                            found,
+                            amount_minor=-amount,
+                            currency=currency.lower(),
+                            description=None,
+                            metadata=metadata or {},
+                            type=type,
+                        )
+                    )
+        raise ControlError(f"There is no customer {customer!r}. Nothing was made.")
 
     def refund_status(self, refund: str, status: str, failure_reason: str | None = None) -> Body:
         """Move a refund to any status, with the events that belong to it."""
@@ -461,6 +524,24 @@ def _ledger_line(owner: Account, refund: Object) -> Body:
         "idempotency_key": refund["_key"],
         "request_id": refund["_request"],
         "outside": refund["_outside"],
+    }
+
+
+def _credit_line(owner: Account, transaction: Object) -> Body:
+    shown = ("id", "customer", "amount", "currency", "type", "description", "metadata", "created")
+    return {name: transaction[name] for name in shown} | {
+        "account": owner.id,
+        "at": transaction["_at"],
+        "idempotency_key": transaction["_key"],
+        "request_id": transaction["_request"],
+        "outside": transaction["_outside"],
+    }
+
+
+def _customer_line(owner: Account, customer: Object) -> Body:
+    return {
+        "account": owner.id,
+        "credit": {currency: -balance for currency, balance in customer["_balances"].items()},
     }
 
 

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from . import api_balance, api_disputes, api_payments, api_refunds, events
+from . import api_balance, api_customers, api_disputes, api_payments, api_refunds, events
 from .call import Call
 from .forms import Params
 from .listing import Object
-
-if TYPE_CHECKING:
-    from .store import Account
 
 
 def _nothing_to_check(params: Params) -> None:
@@ -19,12 +15,15 @@ def _nothing_to_check(params: Params) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`check` refuses bad parameters before anything executes; `execute` acts and is remembered."""
+    """`check` refuses bad parameters before anything executes; `execute` acts and is remembered.
+
+    `to_lock` names the object that only one request at a time may work on.
+    """
 
     execute: Callable[[Call], Object]
     params: frozenset[str] = frozenset()
     check: Callable[[Params], None] = _nothing_to_check
-    charge_to_lock: "Callable[[Account, Params], str | None] | None" = None
+    to_lock: Callable[[Call], str | None] | None = None
 
 
 METADATA = frozenset({"metadata"})
@@ -59,6 +58,22 @@ ENDPOINTS: dict[tuple[str, str], Endpoint] = {
     ("POST", "/v1/payment_intents/{}/capture"): Endpoint(
         api_payments.capture, api_payments.CAPTURE_PARAMS, api_payments.check_capture
     ),
+    ("POST", "/v1/customers"): Endpoint(
+        api_customers.create, api_customers.CREATE_PARAMS, api_customers.check_create
+    ),
+    ("GET", "/v1/customers/{}"): Endpoint(api_customers.retrieve),
+    ("POST", "/v1/customers/{}/balance_transactions"): Endpoint(
+        api_customers.create_transaction,
+        api_customers.CREATE_TRANSACTION_PARAMS,
+        api_customers.check_create_transaction,
+        api_customers.customer_to_lock,
+    ),
+    ("GET", "/v1/customers/{}/balance_transactions"): Endpoint(
+        api_customers.list_transactions, api_customers.LIST_PARAMS, api_customers.check_list
+    ),
+    ("GET", "/v1/customers/{}/balance_transactions/{}"): Endpoint(
+        api_customers.retrieve_transaction
+    ),
     ("GET", "/v1/charges"): Endpoint(
         api_payments.list_charges, api_payments.CHARGES_LIST_PARAMS, api_payments.check_list
     ),
@@ -83,10 +98,10 @@ def find(method: str, path: str) -> tuple[Endpoint, list[str]] | None:
     if exact is not None:
         return exact, []
     parts = path.split("/")
-    for at in (3, 4):
-        if len(parts) > at and parts[at]:
-            pattern = "/".join([*parts[:at], "{}", *parts[at + 1 :]])
+    for places in ((3,), (4,), (3, 5)):
+        if all(len(parts) > at and parts[at] for at in places):
+            pattern = "/".join("{}" if at in places else part for at, part in enumerate(parts))
             endpoint = ENDPOINTS.get((method, pattern))
             if endpoint is not None:
-                return endpoint, [parts[at]]
+                return endpoint, [parts[at] for at in places]
     return None

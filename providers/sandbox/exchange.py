@@ -14,6 +14,8 @@ from .messages import JSON_TYPE, Answer, Request
 if TYPE_CHECKING:
     from .store import Account, World
 
+CUSTOMERS = "/v1/customers/"
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -66,6 +68,18 @@ class Exchange:
 
     # What the faults ask
 
+    @property
+    def effect_kind(self) -> str:
+        """What this request makes or reads."""
+        of_customer = self.request.path.startswith(CUSTOMERS)
+        return "customer_balance_transaction" if of_customer else "refund"
+
+    def target(self) -> tuple[str, str]:
+        """The kind and id of what the effect is made on."""
+        if self.request.path.startswith(CUSTOMERS):
+            return "customer", self.request.path.removeprefix(CUSTOMERS).partition("/")[0]
+        return "charge", self.charge_id()
+
     def charge_id(self) -> str:
         """The charge the parameters mean, or what they say if there is none."""
         named = str(self.params.get("charge") or self.params.get("payment_intent") or "")
@@ -73,14 +87,14 @@ class Exchange:
             intent = self.account.get("payment_intent", named) if self.account else None
         return str(intent["latest_charge"]) if intent else named
 
-    def refunds_other_than(self, id: str | None) -> list[Object]:
-        """All other refunds of this account, oldest first, those of other payments last."""
+    def effects_other_than(self, id: str | None) -> list[Object]:
+        """All others of this kind in this account, oldest first, those made on others last."""
         if self.account is None:
             return []
         with self.world.lock:
-            others = [r for r in self.account.table("refund").values() if r["id"] != id]
-        mine = self.charge_id()
-        return sorted(others, key=lambda refund: bool(refund["charge"] != mine))
+            others = [e for e in self.account.table(self.effect_kind).values() if e["id"] != id]
+        field, mine = self.target()
+        return sorted(others, key=lambda effect: bool(effect[field] != mine))
 
     def log_line(self) -> dict[str, Any]:
         return {

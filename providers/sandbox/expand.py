@@ -10,6 +10,7 @@ from .listing import Object
 _KINDS = {
     "balance_transaction": "balance_transaction",
     "charge": "charge",
+    "customer": "customer",
     "failure_balance_transaction": "balance_transaction",
     "latest_charge": "charge",
     "payment_intent": "payment_intent",

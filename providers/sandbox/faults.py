@@ -97,49 +97,56 @@ def _json_without_error(params: Params, answer: Answer, exchange: Exchange) -> A
 
 
 def _swapped(params: Params, answer: Answer, exchange: Exchange) -> Answer:
-    """Another refund's whole answer; a made-up one if there is no other refund yet."""
+    """The whole answer of another of its kind; a made-up one if there is no other yet."""
     mine = json.loads(answer.body)
-    others = exchange.refunds_other_than(mine.get("id"))
+    others = exchange.effects_other_than(mine.get("id"))
     if others:
         other = others[-1]
     elif "error" in mine:
         return answer  # nothing to bend, nothing to show instead
     else:
         shared = ids.infix()
-        other = mine | {
-            "id": ids.new("re", shared),
-            "charge": ids.new("ch", shared),
-            "payment_intent": ids.new("pi", ids.infix()),
-            "metadata": {},
-            "_key": ids.new("key"),
-        }
+        other = mine | {"metadata": {}, "_key": ids.new("key")}
+        if exchange.effect_kind == "refund":
+            other |= {
+                "id": ids.new("re", shared),
+                "charge": ids.new("ch", shared),
+                "payment_intent": ids.new("pi", ids.infix()),
+            }
+        else:
+            other |= {"id": ids.new("cbtxn"), "customer": ids.new("cus")}
     answer = replace(answer, status=200, body=json.dumps(listing.wire(other)).encode())
     return answer.with_header("Idempotency-Key", other["_key"]).with_header(
         "Request-Id", ids.request()
     )
 
 
-def _mismatched(name: str) -> Callable[[Params, Answer, Exchange], Answer]:
+def _mismatched(parameter: str, *others: str) -> Callable[[Params, Answer, Exchange], Answer]:
+    """Bend the first of these fields that is in the answer."""
+
     def change(params: Params, answer: Answer, exchange: Exchange) -> Answer:
         body = json.loads(answer.body)
-        if name not in body:
+        name = next((name for name in (parameter, *others) if name in body), None)
+        if name is None:
             return answer  # an error answer has nothing to bend
-        told = params[name] if params[name] is not None else _another(name, body)
+        told = params[parameter] if params[parameter] is not None else _another(name, body)
         return replace(answer, body=json.dumps(body | {name: told}).encode())
 
     return change
 
 
-def _another(name: str, refund: dict[str, Any]) -> Any:
+def _another(name: str, effect: dict[str, Any]) -> Any:
     match name:
         case "amount":
-            return refund["amount"] + 1
+            return effect["amount"] + 1
         case "currency":
-            return "eur" if refund["currency"] != "eur" else "usd"
+            return "eur" if effect["currency"] != "eur" else "usd"
         case "metadata":
             return {}
         case "payment_intent":
             return ids.new("pi", ids.infix())
+        case "customer":
+            return ids.new("cus")
         case _:
             return "unheard_of"
 
@@ -251,10 +258,9 @@ FAULTS: dict[str, FaultKind] = {
     "not-found-404": FaultKind(
         "execution",
         "no",
-        "404 `resource_missing` for the payment",
+        "404 `resource_missing` for the payment, or customer",
         error=lambda params, exchange: errors.missing(
-            "charge",
-            exchange.charge_id(),
+            *exchange.target(),
             stored=exchange.world.settings.cache_resource_missing,
         ),
     ),
@@ -349,7 +355,7 @@ FAULTS: dict[str, FaultKind] = {
     "swapped-response": FaultKind(
         "answer",
         "yes",
-        "200 with the answer of another refund, its key echo included",
+        "200 with the answer of another refund, or credit, its key echo included",
         change=_swapped,
     ),
     "mismatched-amount": FaultKind(
@@ -376,9 +382,9 @@ FAULTS: dict[str, FaultKind] = {
     "mismatched-payment": FaultKind(
         "answer",
         "yes",
-        "the answer names another payment (`payment_intent`)",
+        "the answer names another payment, or customer (`payment_intent`)",
         params={"payment_intent": None},
-        change=_mismatched("payment_intent"),
+        change=_mismatched("payment_intent", "customer"),
     ),
     "unknown-status": FaultKind(
         "answer",

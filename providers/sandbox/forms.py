@@ -49,6 +49,21 @@ def _lists(value: Any) -> Any:
     return list(made.values()) if list(made) == [str(n) for n in range(len(made))] else made
 
 
+def missing(name: str) -> StripeError:
+    return StripeError(
+        status=400,
+        code="parameter_missing",
+        param=name,
+        message=f"Missing required param: {name}.",
+    )
+
+
+def required(params: Params, *names: str) -> None:
+    for name in names:
+        if name not in params:
+            raise missing(name)
+
+
 def check_names(params: Params, allowed: frozenset[str]) -> None:
     for name in params:
         if name not in allowed and name != "expand":

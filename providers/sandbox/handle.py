@@ -54,6 +54,17 @@ class Controls:
     def refunds(self, payment_intent: str | None = None) -> list[Body]:
         return list(self.ledger(payment_intent)["refunds"])
 
+    def customer(self, id: str | None = None, **more: Any) -> Body:
+        return self.call("customer", id=id, **more)
+
+    def credits(self, customer: str | None = None) -> list[Body]:
+        """Every transaction on a customer's balance, oldest first, amounts as on the wire."""
+        return list(self.call("credits", customer=customer)["credits"])
+
+    def credit_outside(self, customer: str, *, amount: int, **more: Any) -> Body:
+        """Store credit given by hand, or below 0 used up; `amount` is what the customer gets."""
+        return self.call("credit-outside", customer=customer, amount=amount, **more)
+
     def requests(self, method: str | None = None, path: str | None = None) -> list[Body]:
         return list(self.call("requests", method=method, path=path)["requests"])
 

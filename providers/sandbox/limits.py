@@ -1,4 +1,4 @@
-"""Two ways Stripe says "not now": the request rate of an account, and the lock on a charge."""
+"""Two ways Stripe says "not now": the request rate of an account, and the lock on an object."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ class RateLimiter:
 
 
 class ChargeLocks:
-    """One request at a time per charge; who waits too long is answered 429 `lock_timeout`."""
+    """One request at a time per charge or customer; who waits too long gets 429 `lock_timeout`."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._freed = threading.Condition(lock)

@@ -229,12 +229,12 @@ def _execute(
         )
         return Answer(0, b"").sent_by("hang-reset", seconds=rule.params["hang_seconds"])
     try:
-        charge = _charge_to_lock(endpoint, call)
-        if charge is None:
+        locked = _to_lock(endpoint, call)
+        if locked is None:
             status, body = _carry_out(exchange, endpoint, call, record, rule)
         else:
             with world.charge_locks.holding(
-                charge, wait_seconds=world.settings.charge_lock_wait_seconds
+                locked, wait_seconds=world.settings.charge_lock_wait_seconds
             ):
                 world.stopping.wait(world.settings.charge_lock_seconds)
                 status, body = _carry_out(exchange, endpoint, call, record, rule)
@@ -254,11 +254,11 @@ def _carry_out_late(
         _carry_out(exchange, endpoint, call, record, None)
 
 
-def _charge_to_lock(endpoint: Endpoint, call: Call) -> str | None:
-    if endpoint.charge_to_lock is None:
+def _to_lock(endpoint: Endpoint, call: Call) -> str | None:
+    if endpoint.to_lock is None:
         return None
     with call.world.lock:
-        return endpoint.charge_to_lock(call.account, call.params)
+        return endpoint.to_lock(call)
 
 
 def _carry_out(

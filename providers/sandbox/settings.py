@@ -50,6 +50,9 @@ class Settings:
     enforce_balance: bool = False
     insufficient_balance: Literal["pending", "error"] = "pending"
 
+    # Whether a customer's balance takes more than one currency.
+    customer_currencies: Literal["many", "one"] = "many"
+
     # Webhooks. Stripe documents "3 times over a few hours" for sandboxes, not the times.
     webhook_retry_delays_seconds: tuple[float, ...] = (60.0, 3600.0, 10_800.0)
     webhook_timeout_seconds: float = 10.0
@@ -83,6 +86,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "should_retry_on_409": ("true", "false", "absent"),
     "insufficient_balance": ("pending", "error"),
     "webhook_order": ("sent", "reversed"),
+    "customer_currencies": ("many", "one"),
 }
 _MAY_BE_NONE = {
     "key_retention_seconds",
