@@ -1,4 +1,4 @@
-"""Dispatch: one authorised refund, from the claim to what came of it."""
+"""Dispatch: one authorised effect, from the claim to what came of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import socket
 
 from effects.claim import NotClaimed, claim
+from effects.kinds import kind_of
 from effects.record import record
 from effects.send import send
-from refunds.kind import REFUND
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def worker_name() -> str:
 
 
 def dispatch(*, action_id: str) -> str:
-    """Send one refund if it is authorised and nobody else has it. Returns what happened.
+    """Send one effect if it is authorised and nobody else has it. Returns what happened.
 
     1. Claim it: AUTHORIZED -> SUBMITTING with an attempt, committed together.
     2. Look, then send once, with no transaction open.
@@ -29,20 +29,22 @@ def dispatch(*, action_id: str) -> str:
     If this dies between 1 and 3, the lease ends and the sweep makes it UNKNOWN; reconciliation
     finds out. Nothing here ever retries.
     """
-    worker = worker_name()
-    claimed = claim(kind=REFUND, action_id=action_id, worker=worker)
+    kind, worker = kind_of(action_id), worker_name()
+    if kind is None:
+        return "not claimed: there is no such kind of action"
+    claimed = claim(kind=kind, action_id=action_id, worker=worker)
     if isinstance(claimed, NotClaimed):
         log.info(
             "Not claimed: %s",
             claimed.reason,
-            extra={"action": "refund.not_claimed", "action_id": action_id},
+            extra={"action": f"{kind.name}.not_claimed", "action_id": action_id},
         )
         return f"not claimed: {claimed.reason}"
-    sent = send(kind=REFUND, claimed=claimed)
-    record(kind=REFUND, token=claimed.token, sent=sent, actor=worker)
+    sent = send(kind=kind, claimed=claimed)
+    record(kind=kind, token=claimed.token, sent=sent, actor=worker)
     outcome = type(sent.outcome).__name__.lower()
     log.info(
         "Sent, and the answer was recorded.",
-        extra={"action": "refund.recorded", "action_id": action_id, "outcome": outcome},
+        extra={"action": f"{kind.name}.recorded", "action_id": action_id, "outcome": outcome},
     )
     return outcome

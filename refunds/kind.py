@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 
 from effects import cases
@@ -41,7 +40,6 @@ from effects.outcomes import (
     Outcome,
     Pending,
     ProviderEffect,
-    Refused,
     Succeeded,
     Unreadable,
 )
@@ -64,11 +62,12 @@ from refunds.decide import (
     who_must_approve,
 )
 from refunds.facts import Beside, facts_for, read_beside
+from refunds.hint import tell_a_worker
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
 from refunds.orders import why_overdrawn
+from refunds.remedy_moves import refund_is_back, watched_until, why_case_stays
+from refunds.replayed import as_it_stands
 from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
-
-log = logging.getLogger(__name__)
 
 # A switch is looked at again this often; turning it off needs no other wake-up.
 SWITCH_RECHECK_SECONDS = 15.0
@@ -350,9 +349,13 @@ class RefundKind(EffectKind):
     def moved(self, *, locked: Locked, source: State, target: State) -> dict[str, Any]:
         """Carry the money: what was reserved is refunded or given back, and the version moves.
 
-        An observed fact is never refused: an order that it overdraws gets an incident.
+        An observed fact is never refused: an order that it overdraws gets an incident. A refund
+        that had failed and did not stops its remedy, or meets it.
         """
         action, order = locked.action, locked.resource
+        if source is State.FAILED_FINAL:
+            for credit_id in refund_is_back(locked=locked):
+                transaction.on_commit(partial(tell_a_worker, action_id=credit_id))
         columns: dict[str, Any] = {"decision_count": action.decision_count}
         if target is State.SUBMITTING:
             columns |= {
@@ -392,6 +395,14 @@ class RefundKind(EffectKind):
             provider_read_at=order.provider_read_at,
             updated_at=locked.now,
         )
+
+    def why_case_stays(self, *, locked: Locked, case_kind: str) -> str:
+        """The case of a failed refund stays while its remedy is on the way."""
+        return why_case_stays(locked=locked) if case_kind == Case.Kind.FAILED else ""
+
+    def watched_until(self, *, locked: Locked) -> datetime | None:
+        """While it has a live remedy, and some time after that moved last."""
+        return watched_until(locked=locked)
 
     def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
         """A refund that was booked as made elsewhere is this action's own: count it once."""
@@ -500,19 +511,11 @@ class RefundKind(EffectKind):
         )
         if not isinstance(outcome, Succeeded | Pending) or not outcome.evidence.replayed:
             return outcome
-        now = _matching(
+        now = if_as_sent(
             action,
             provider.retrieve_refund(refund_ref=outcome.effect.ref, account=action.account),
         )
-        if isinstance(now, Unreadable):
-            # Executed for certain, how it stands today is not known: polled as PENDING.
-            effect = replace(outcome.effect, settlement="pending")
-            return Pending(effect=effect, evidence=outcome.evidence)
-        if now.settlement == "failed":
-            return Refused(code="failed", evidence=outcome.evidence, effect=now)
-        if now.settlement == "succeeded":
-            return Succeeded(effect=now, evidence=outcome.evidence)
-        return Pending(effect=now, evidence=outcome.evidence)
+        return as_it_stands(outcome=outcome, now=now)
 
     def look(self, *, action: RefundAction) -> LookUp:
         """List the payment's refunds, all pages."""
@@ -525,7 +528,7 @@ class RefundKind(EffectKind):
     def retrieve(self, *, action: RefundAction) -> ProviderEffect | Unreadable:
         """Read the refund this action is known by."""
         refuse_open_transaction()
-        return _matching(
+        return if_as_sent(
             action,
             payment_provider(action.provider).retrieve_refund(
                 refund_ref=action.provider_ref, account=action.account
@@ -621,7 +624,7 @@ class RefundKind(EffectKind):
             known_refs=known,
         )
         return Reading(
-            judgement=_judgement(judged),
+            judgement=judgement_of(judged),
             strangers=judged.strangers,
             read_at=read_at,
             evidence={
@@ -633,19 +636,7 @@ class RefundKind(EffectKind):
 
     def hint(self, *, action_id: str) -> bool:
         """Tell a worker, if the broker can be reached. The dispatch sweep finds what this loses."""
-        from refunds.tasks import dispatch_refund
-
-        try:
-            dispatch_refund.delay(action_id)
-        except Exception as error:
-            # The broker's own exceptions have no common base; the row is committed and due.
-            log.warning(
-                "The worker was not told of %s (%s); the sweep will find it.",
-                action_id,
-                type(error).__name__,
-            )
-            return False
-        return True
+        return tell_a_worker(action_id=action_id)
 
 
 def _beside(locked: Locked) -> Beside:
@@ -683,7 +674,7 @@ def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
     return currency == order.currency and status not in ("failed", "canceled")
 
 
-def _matching(
+def if_as_sent(
     action: RefundAction, read: ProviderEffect | Unreadable
 ) -> ProviderEffect | Unreadable:
     """A refund read by its id, if it is the one that was sent; else it is as good as unread."""
@@ -749,7 +740,7 @@ def _open_overdrawn(*, locked: Locked) -> None:
     )
 
 
-def _judgement(judged: matching.Judgement) -> Judgement:
+def judgement_of(judged: matching.Judgement) -> Judgement:
     """The matching's word as the effect protocol's."""
     if isinstance(judged, matching.Absent):
         return Absent()

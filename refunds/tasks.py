@@ -9,8 +9,8 @@ ACTION_ID_CHARACTERS_MAX = 160
 
 
 @shared_task(name="refunds.dispatch")
-def dispatch_refund(action_id: str) -> str:
-    """Send one refund if it is due. Harmless when repeated, reordered, forged or late."""
+def dispatch_action(action_id: str) -> str:
+    """Send one effect if it is due. Harmless when repeated, reordered, forged or late."""
     from refunds.dispatch import dispatch
 
     if not isinstance(action_id, str) or len(action_id) > ACTION_ID_CHARACTERS_MAX:

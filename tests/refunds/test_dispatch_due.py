@@ -13,7 +13,7 @@ from effects.states import State
 from refunds import dispatch_due
 from refunds.dispatch_due import HINT_AGAIN_SECONDS, hint_due_actions
 from refunds.kind import REFUND
-from refunds.tasks import dispatch_refund
+from refunds.tasks import dispatch_action
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +33,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Hints:
                 raise ConnectionError("the broker is down")
             published.append(action_id)
 
-        monkeypatch.setattr(dispatch_refund, "delay", delay)
+        monkeypatch.setattr(dispatch_action, "delay", delay)
         return published
 
     return watch
@@ -107,4 +107,4 @@ def test_one_sweep_is_bounded_and_takes_the_oldest_first(
 
 @pytest.mark.parametrize("forged", ["", "refund:order-1:request-none", "x" * 1_000, "'; DROP"])
 def test_a_forged_message_does_no_harm(forged: str) -> None:
-    assert "not" in dispatch_refund(forged)
+    assert "not" in dispatch_action(forged)

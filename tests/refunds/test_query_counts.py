@@ -20,7 +20,7 @@ from providers.sandbox import Sandbox
 from refunds.kind import REFUND
 from refunds.models import RefundAction
 from refunds.propose import Replayed, propose_refund
-from refunds.tasks import dispatch_refund
+from refunds.tasks import dispatch_action
 from tests import builders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,7 +58,7 @@ def counted() -> Iterator[Cost]:
 
 @pytest.fixture(autouse=True)
 def _quiet_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_refund, "delay", lambda action_id: None)
+    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
 
 
 @pytest.fixture
