@@ -154,6 +154,7 @@ def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
             **proposal.model_dump(exclude={"lines"}),
             lines=tuple(ProposalLine(**line.model_dump()) for line in proposal.lines),
             proposer=_key(request).prefix,
+            proposer_owner_id=_key(request).owner_id,
             request_ref=request_id(),
         )
     )

@@ -8,7 +8,10 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import UTC
 
-from agents.models import AgentKey
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from agents.models import AgentKey, AgentKeyEvent
 from effects.clock import DatabaseNow, database_now
 from kernel.canonical import sha256_hex
 from kernel.errors import InvalidInput
@@ -32,8 +35,11 @@ class CreatedKey:
     key: str = field(repr=False)
 
 
-def create_key(*, name: str, scope_note: str = "") -> CreatedKey:
-    """Make a key. Raises InvalidInput for a name that is empty, too long or not printable."""
+def create_key(*, name: str, scope_note: str = "", owner: User | None = None) -> CreatedKey:
+    """Make a key; `owner` is the member of staff who answers for what it proposes.
+
+    Raises InvalidInput for a name that is empty, too long or not printable.
+    """
     if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
         raise InvalidInput(
             field="name", reason=f"must be 1 to {NAME_CHARACTERS_MAX} printable characters"
@@ -44,6 +50,7 @@ def create_key(*, name: str, scope_note: str = "") -> CreatedKey:
         secret_sha256=sha256_hex(secret),
         name=name,
         scope_note=scope_note,
+        owner=owner,
         created_at=database_now(),
     )
     return CreatedKey(prefix=prefix, key=f"ro_live_{prefix}_{secret}")
@@ -76,3 +83,31 @@ def revoke_key(*, prefix: str) -> bool | None:
     if changed:
         return True
     return False if AgentKey.objects.filter(prefix=prefix).exists() else None
+
+
+def change_owner(*, prefix: str, owner: User | None, actor: str) -> bool | None:
+    """Let another member of staff answer for a key, from the next proposal on. One transaction.
+
+    `actor` says who changes it, for the key's history. False: it was so before. None: no such key.
+    What the key has proposed already stays with the owner of that time.
+    """
+    with transaction.atomic():
+        key = (
+            AgentKey.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("owner")
+            .filter(prefix=prefix)
+            .first()
+        )
+        if key is None:
+            return None
+        if key.owner == owner:
+            return False
+        names = {
+            "from": key.owner.get_username() if key.owner else "",
+            "to": owner.get_username() if owner else "",
+        }
+        AgentKey.objects.filter(pk=key.pk).update(owner=owner)
+        AgentKeyEvent(
+            key=key, kind="agent_key.owner_changed", actor=actor, at=database_now(), data=names
+        ).save(force_insert=True)
+    return True

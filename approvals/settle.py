@@ -24,6 +24,7 @@ NOT_BY_HAND: dict[str, str] = {
     "the provider's dashboard.",
     Case.Kind.STALE_APPROVAL: "Approve or reject the action; that closes the case.",
     Case.Kind.PENDING_TOO_LONG: "It closes when the provider settles the refund. Polling goes on.",
+    Case.Kind.QUEUE: "It closes itself when the queue is drained: approve or reject what waits.",
     Case.Kind.CANNOT_SEND: "It closes when the action is sent or withdrawn. It goes on trying.",
 }
 

@@ -142,6 +142,8 @@ class Environment(Timeouts):
     csrf_trusted_origins: Annotated[tuple[str, ...], NoDecode] = ()
     #: User name of the person who owns cases that nobody else owns.
     case_owner: Annotated[str, Field(min_length=1, max_length=150)]
+    #: User name of the person who gets cases past their due time. Empty: `CASE_OWNER`.
+    case_escalation_owner: Annotated[str, Field(max_length=150)] = ""
     #: Plain HTTP on this machine: cookies are not marked secure.
     development: bool = False
     #: DEBUG, INFO, WARNING or ERROR.
@@ -171,7 +173,7 @@ class Environment(Timeouts):
     pending_poll_seconds: PositiveFloat = 60 * 60
     #: A payment's refunds read this recently need not be read again before a send.
     look_fresh_seconds: PositiveFloat = 120
-    #: How long the owner of a case has.
+    #: How long the owner of a case has; some kinds have less (docs/operations.md).
     case_due_seconds: PositiveFloat = 4 * 60 * 60
     #: How far apart the two look-ups must lie that let people declare a request not executed.
     case_looks_apart_seconds: PositiveFloat = 60 * 60

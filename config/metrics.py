@@ -28,6 +28,7 @@ class HouseCollector(Collector):
         now = standing()
         yield from _actions(now)
         yield from _cases(now)
+        yield from _reviews(now)
         yield from _machinery(now)
 
 
@@ -83,6 +84,14 @@ def _cases(now: Standing) -> Iterable[Metric]:
     overdue = GaugeMetricFamily(
         "refund_once_overdue_cases", "Open cases past their due time.", labels=["kind"]
     )
+    escalated = GaugeMetricFamily(
+        "refund_once_escalated_cases",
+        "Open cases that went over a due time and to the next in line.",
+        labels=["kind"],
+    )
+    snoozed = GaugeMetricFamily(
+        "refund_once_snoozed_cases", "Open cases that were put off for now.", labels=["kind"]
+    )
     age = GaugeMetricFamily(
         "refund_once_oldest_case_age_seconds",
         "How long the oldest case of this kind has been open; 0 when there is none.",
@@ -91,8 +100,33 @@ def _cases(now: Standing) -> Iterable[Metric]:
     for found in now.cases:
         count.add_metric([found.kind.value], found.count)
         overdue.add_metric([found.kind.value], found.overdue)
+        escalated.add_metric([found.kind.value], found.escalated)
+        snoozed.add_metric([found.kind.value], found.snoozed)
         age.add_metric([found.kind.value], found.age_seconds)
-    return count, overdue, age
+    return count, overdue, escalated, snoozed, age
+
+
+def _reviews(now: Standing) -> Iterable[Metric]:
+    labels = ["queue", "tier"]
+    count = GaugeMetricFamily(
+        "refund_once_review_open",
+        "What waits for people: proposals (queue approvals, by tier) and cases.",
+        labels=labels,
+    )
+    age = GaugeMetricFamily(
+        "refund_once_review_oldest_age_seconds",
+        "How long the oldest of a queue has waited for a person; 0 when it is empty.",
+        labels=labels,
+    )
+    limit = GaugeMetricFamily(
+        "refund_once_approval_ttl_seconds",
+        "How long a proposal waits for a person before it expires (APPROVAL_TTL_SECONDS).",
+    )
+    limit.add_metric([], settings.APPROVAL_TTL_SECONDS)
+    for found in now.reviews:
+        count.add_metric([found.queue, found.tier], found.count)
+        age.add_metric([found.queue, found.tier], found.age_seconds)
+    return count, age, limit
 
 
 def _machinery(now: Standing) -> Iterable[Metric]:

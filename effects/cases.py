@@ -6,9 +6,26 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import Q
 
 from effects.kinds import Locked
-from effects.models import Case
+from effects.models import ESCALATIONS_MAX, Case, CaseEvent
+
+# The owner of a case has CASE_DUE_SECONDS divided by this; the kinds that are not here, all of it.
+_DUE_DIVISOR: dict[Case.Kind, int] = {
+    # The order is paused, and the provider's money is not what our rows say.
+    Case.Kind.INCIDENT: 4,
+    # Every refund of the account waits for it.
+    Case.Kind.ACCOUNT_PAUSED: 4,
+    # Money left that nobody expected any more, perhaps beside a remedy.
+    Case.Kind.UNEXPECTED_SUCCESS: 4,
+    # Twice its due time must lie well before KEY_RESEND_SECONDS: the cheapest way out, sending
+    # again under the same key, ends there.
+    Case.Kind.UNKNOWN_OUTCOME: 2,
+    # Half of the time that a decision has is over when it is opened.
+    Case.Kind.QUEUE: 2,
+}
 
 
 def open_case(
@@ -103,11 +120,48 @@ def _open(
                 evidence=evidence,
                 owner=settings.CASE_OWNER,
                 opened_at=now,
-                due_at=now + timedelta(seconds=settings.CASE_DUE_SECONDS),
+                due_at=now + due_in(kind),
             )
         ],
         ignore_conflicts=True,
     )
+
+
+def due_in(kind: Case.Kind) -> timedelta:
+    """How long the owner of a new case of this kind has."""
+    return timedelta(seconds=settings.CASE_DUE_SECONDS / _DUE_DIVISOR.get(kind, 1))
+
+
+def next_escalation(case: Case) -> datetime | None:
+    """When the case goes to the next in line if it is still open: once and twice its due time."""
+    if case.closed_at is not None or case.escalations >= ESCALATIONS_MAX:
+        return None
+    return case.due_at + case.escalations * (case.due_at - case.opened_at)
+
+
+def awake(*, now: datetime) -> Q:
+    """The filter of cases that ask for somebody now: open, and not put off until later."""
+    return Q(closed_at__isnull=True) & (Q(snoozed_until__isnull=True) | Q(snoozed_until__lte=now))
+
+
+def owned_by(username: str) -> dict[str, Any]:
+    """The columns that make a case this person's; `assignee` only while such a person can log in.
+
+    A name without a person stays the owner in words, so that the case is never nobody's.
+    """
+    person = User.objects.filter(username=username, is_active=True).first()
+    return {"owner": username, "assignee": person}
+
+
+def change_case(
+    *, case: Case, event: str, actor: str, data: dict[str, Any], now: datetime, **columns: Any
+) -> None:
+    """Change whose a locked case is, or its times, with a line of its history."""
+    columns["version"] = case.version + 1
+    for name, value in columns.items():
+        setattr(case, name, value)
+    Case.objects.filter(pk=case.pk).update(**columns)
+    CaseEvent(case=case, kind=event, actor=actor, at=now, data=data).save(force_insert=True)
 
 
 def close_for_action(

@@ -14,7 +14,7 @@ from django.db.models import Count, F, Max, Q
 from django.db.models.functions import Extract
 
 from effects.clock import DatabaseNow
-from effects.kinds import all_kinds
+from effects.kinds import EffectKind, all_kinds
 from effects.models import Breaker, Case, SweepRun, Switch
 from effects.states import State
 
@@ -48,11 +48,26 @@ class StateStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseStanding:
-    """The open cases of one kind; `age_seconds` of the oldest."""
+    """The open cases of one kind; `age_seconds` of the oldest.
+
+    `escalated`: how many went to the next in line; `snoozed`: how many ask nobody for now.
+    """
 
     kind: Case.Kind
     count: int = 0
     overdue: int = 0
+    escalated: int = 0
+    snoozed: int = 0
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewStanding:
+    """One queue that people drain: `approvals` by tier, or `cases` (tier "")."""
+
+    queue: str
+    tier: str = ""
+    count: int = 0
     age_seconds: float = 0.0
 
 
@@ -62,6 +77,7 @@ class Standing:
 
     states: tuple[StateStanding, ...]
     cases: tuple[CaseStanding, ...]
+    reviews: tuple[ReviewStanding, ...]
     sweeps: dict[str, float]
     switches_on: tuple[str, ...]
     breakers_open: tuple[str, ...]
@@ -69,9 +85,12 @@ class Standing:
 
 def standing() -> Standing:
     """Read how the house stands. Four queries, and one for each kind of effect."""
+    rows = {kind.name: _rows(kind) for kind in all_kinds()}
+    cases = _cases()
     return Standing(
-        states=tuple(found for kind in all_kinds() for found in _states(kind)),
-        cases=_cases(),
+        states=tuple(found for effect in rows for found in _states(effect, rows[effect])),
+        cases=cases,
+        reviews=_reviews([row for found in rows.values() for row in found], cases=cases),
         sweeps=dict(SweepRun.objects.values_list("name", _age("finished_at"))),
         switches_on=tuple(
             Switch.objects.filter(ended_at__isnull=True)
@@ -91,10 +110,11 @@ def _age(column: str) -> Any:
     return Extract(DatabaseNow() - F(column), "epoch")
 
 
-def _states(kind: Any) -> list[StateStanding]:
-    rows = (
+def _rows(kind: EffectKind) -> list[dict[str, Any]]:
+    """The open actions of a kind, by state and by the tier that would decide them."""
+    found: Any = (
         kind.action_model._default_manager.filter(state__in=OPEN_STATES)
-        .values("state")
+        .values("state", "review_tier")
         .annotate(
             count=Count("pk"),
             age=Max(_age("state_since")),
@@ -103,20 +123,55 @@ def _states(kind: Any) -> list[StateStanding]:
         )
         .order_by()
     )
-    found = {row["state"]: row for row in rows}
-    return [
-        StateStanding(
-            effect=kind.name,
-            state=state,
-            count=row["count"],
-            age_seconds=float(row["age"]),
-            overdue_seconds=max(float(row["overdue"] or 0), 0.0),
-            key_age_seconds=float(row["key_age"] or 0),
+    return list(found)
+
+
+def _states(effect: str, rows: list[dict[str, Any]]) -> list[StateStanding]:
+    found = []
+    for state in OPEN_STATES:
+        here = [row for row in rows if row["state"] == state]
+        found.append(
+            StateStanding(
+                effect=effect,
+                state=state,
+                count=sum(row["count"] for row in here),
+                age_seconds=_oldest(here, "age"),
+                overdue_seconds=max(_oldest(here, "overdue"), 0.0),
+                key_age_seconds=_oldest(here, "key_age"),
+            )
         )
-        if (row := found.get(state))
-        else StateStanding(effect=kind.name, state=state)
-        for state in OPEN_STATES
-    ]
+    return found
+
+
+def _reviews(
+    rows: list[dict[str, Any]], *, cases: tuple[CaseStanding, ...]
+) -> tuple[ReviewStanding, ...]:
+    """The queues that people drain. Tier 1 is told when it is empty too, so that it can alert."""
+    waiting = [row for row in rows if row["state"] == State.AWAITING_APPROVAL]
+    found = []
+    for tier in sorted({1, *(row["review_tier"] for row in waiting)}):
+        here = [row for row in waiting if row["review_tier"] == tier]
+        found.append(
+            ReviewStanding(
+                queue="approvals",
+                tier=str(tier),
+                count=sum(row["count"] for row in here),
+                age_seconds=_oldest(here, "age"),
+            )
+        )
+    return (
+        *found,
+        ReviewStanding(
+            queue="cases",
+            count=sum(kind.count for kind in cases),
+            age_seconds=max(kind.age_seconds for kind in cases),
+        ),
+    )
+
+
+def _oldest(rows: list[dict[str, Any]], column: str) -> float:
+    """The largest of some ages, in seconds; 0 when there is none or none is reached."""
+    return max((float(row[column] or 0) for row in rows), default=0.0)
 
 
 def _cases() -> tuple[CaseStanding, ...]:
@@ -126,6 +181,8 @@ def _cases() -> tuple[CaseStanding, ...]:
         .annotate(
             count=Count("pk"),
             overdue=Count("pk", filter=Q(due_at__lt=DatabaseNow())),
+            escalated=Count("pk", filter=Q(escalations__gt=0)),
+            snoozed=Count("pk", filter=Q(snoozed_until__gt=DatabaseNow())),
             age=Max(_age("opened_at")),
         )
         .order_by()
@@ -136,6 +193,8 @@ def _cases() -> tuple[CaseStanding, ...]:
             kind=kind,
             count=row["count"],
             overdue=row["overdue"],
+            escalated=row["escalated"],
+            snoozed=row["snoozed"],
             age_seconds=float(row["age"]),
         )
         if (row := found.get(kind))

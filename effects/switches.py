@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from effects.clock import database_now
@@ -13,19 +14,22 @@ from effects.models import Switch
 from kernel.errors import InvalidInput
 
 REASON_CHARACTERS_MAX = 500
+ACTOR_CHARACTERS_MAX = 80
 _SCOPE = re.compile(
     r"global|kind:[a-z_]{1,20}|account:[a-z_]{1,40}:[A-Za-z0-9_:/-]{0,75}|agent:[A-Za-z0-9_.-]{1,80}"
 )
 
 
 def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = None) -> bool:
-    """Stop what `scope` covers from being sent; False when that switch was on already.
+    """Stop what `scope` covers from being sent; False when it is stopped that long already.
 
-    `until`: when it ends by itself; None: when somebody turns it off.
+    `until`: when it ends by itself; None: when somebody turns it off. `actor`: who stops it.
+    A switch that is on and would end earlier is followed by the new one, without a gap.
 
     Holds from the next claim on. A request that was on the wire by then is not called back.
     Raises InvalidInput.
     """
+    _require_actor(actor)
     if not _SCOPE.fullmatch(scope):
         raise InvalidInput(
             field="scope",
@@ -41,26 +45,41 @@ def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = Non
         raise InvalidInput(
             field="reason", reason=f"must be text of 1 to {REASON_CHARACTERS_MAX} characters"
         )
-    # The partial unique index says what "on" means; a switch whose time is over is still on there.
-    now = database_now()
-    if until is not None and until <= now:
-        raise InvalidInput(field="until", reason="must be in the future")
-    Switch.objects.filter(scope=scope, ended_at__isnull=True, until__lte=now).update(
-        ended_at=now, ended_by="its time was over"
-    )
-    before = Switch.objects.filter(scope=scope, ended_at__isnull=True).exists()
-    Switch.objects.bulk_create(
-        [Switch(scope=scope, reason=reason, set_by=actor[:80], set_at=now, until=until)],
-        ignore_conflicts=True,
-    )
-    return not before
+    with transaction.atomic():
+        now = database_now()
+        if until is not None and until <= now:
+            raise InvalidInput(field="until", reason="must be in the future")
+        # The partial unique index says what "on" means; one whose time is over is still on there.
+        before = (
+            Switch.objects.select_for_update(no_key=True)
+            .filter(scope=scope, ended_at__isnull=True)
+            .first()
+        )
+        if before is not None:
+            if before.until is None or (until is not None and until <= before.until):
+                return False
+            over = before.until <= now
+            ended_by = "its time was over" if over else f"stopped for longer by {actor}"
+            Switch.objects.filter(pk=before.pk).update(
+                ended_at=now, ended_by=ended_by[:ACTOR_CHARACTERS_MAX]
+            )
+        # Whoever else turned it on in this moment has done it.
+        Switch.objects.bulk_create(
+            [Switch(scope=scope, reason=reason, set_by=actor, set_at=now, until=until)],
+            ignore_conflicts=True,
+        )
+    return True
 
 
 def turn_off(*, switch_id: int, actor: str) -> bool:
-    """Let it be sent again; False when it was off already. What waits is due within seconds."""
+    """Let it be sent again; False when it was off already. What waits is due within seconds.
+
+    Raises InvalidInput when nobody is named.
+    """
+    _require_actor(actor)
     return bool(
         Switch.objects.filter(pk=switch_id, ended_at__isnull=True).update(
-            ended_at=database_now(), ended_by=actor[:80]
+            ended_at=database_now(), ended_by=actor
         )
     )
 
@@ -72,3 +91,12 @@ def switches_on(*, now: datetime) -> QuerySet[Switch]:
         .filter(Q(until__isnull=True) | Q(until__gt=now))
         .order_by("set_at")
     )
+
+
+def _require_actor(actor: str) -> None:
+    """Raise InvalidInput unless this names somebody."""
+    if not actor.strip() or not actor.isprintable() or len(actor) > ACTOR_CHARACTERS_MAX:
+        raise InvalidInput(
+            field="by",
+            reason=f"must say who you are, in 1 to {ACTOR_CHARACTERS_MAX} printable characters",
+        )

@@ -14,10 +14,12 @@ from django.db import InterfaceError, OperationalError
 from effects.clock import database_now
 from effects.kinds import EffectKind, all_kinds
 from effects.models import SweepRun
+from reconciliation.case_deadlines import escalate_case
 from reconciliation.decisions import decide_held, end_stale_approval, expire_unanswered
 from reconciliation.leases import end_lease
 from reconciliation.poll import poll_one
 from reconciliation.resolve import resolve_one
+from reconciliation.review_queue import watch_queue
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +41,10 @@ def sweep() -> int:
 
     1. Leases that are over: SUBMITTING -> UNKNOWN.
     2. What needs only our own database: HELD, AWAITING_APPROVAL, approvals that have ended.
-    3. What needs the provider: UNKNOWN and PENDING, oldest due first, until this sweep's time is
+    3. What needs a person: cases past their due time, and the queue of proposals.
+    4. What needs the provider: UNKNOWN and PENDING, oldest due first, until this sweep's time is
        over. Before each, leases are looked at again.
-    4. Write down that a sweep came through.
+    5. Write down that a sweep came through.
 
     Harmless when two run at once: each takes rows that the other has not locked, and a row that
     was taken is not due any more.
@@ -57,6 +60,8 @@ def sweep() -> int:
     for kind in all_kinds():
         for step in (end_lease, decide_held, expire_unanswered, end_stale_approval):
             handled += _all_due(step, kind=kind, now=now)
+    handled += _all_due(escalate_case, now=now)
+    handled += watch_queue(now=now)
     handled += _read_providers(now=now)
     SweepRun.objects.update_or_create(
         name=NAME, defaults={"finished_at": database_now(), "handled": handled}
@@ -84,25 +89,25 @@ def _read_providers(*, now: datetime) -> int:
     return handled
 
 
-def _all_due(step: Step, *, kind: EffectKind, now: datetime) -> int:
+def _all_due(step: Step, *, now: datetime, **of: EffectKind) -> int:
     seen: list[str] = []
-    while len(seen) < BATCH_MAX and _one(step, kind=kind, now=now, seen=seen):
+    while len(seen) < BATCH_MAX and _one(step, now=now, seen=seen, **of):
         pass
     return len(seen)
 
 
-def _one(step: Step, *, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
+def _one(step: Step, *, now: datetime, seen: list[str], **of: EffectKind) -> bool:
     """Do one due row. What goes wrong with it is logged, and it is not taken again this time."""
     before = len(seen)
     try:
-        return step(kind=kind, now=now, seen=seen)
+        return step(now=now, seen=seen, **of)
     except _ENDS_THE_SWEEP:
         raise
     except Exception:
         if len(seen) == before:
             raise  # no row was taken: it is not about one action
         log.exception(
-            "A sweep could not move an action on; it is tried again in the next one.",
+            "A sweep could not move something on; it is tried again in the next one.",
             extra={"action": f"{NAME}.failed", "action_id": seen[-1], "step": step.__name__},
         )
         return True

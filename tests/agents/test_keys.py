@@ -7,13 +7,16 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from agents.keys import create_key, find_key, revoke_key
 from agents.models import AgentKey
-from tests.agents.conftest import Caller, read
+from refunds.models import RefundAction
+from tests import builders
+from tests.agents.conftest import Caller, read, refund_body
 
 pytestmark = pytest.mark.django_db
 
@@ -132,3 +135,63 @@ def test_a_key_is_revoked_and_never_deleted() -> None:
     assert revoke_key(prefix=prefix) is True
     assert revoke_key(prefix=prefix) is False
     assert revoke_key(prefix="nobody") is None
+
+
+def test_a_key_has_a_member_of_staff_who_answers_for_it() -> None:
+    grace = User.objects.create_user("grace", is_staff=True)
+    key = command("create", "shop", "--owner", "grace")[0].strip()
+    row = AgentKey.objects.get(name="shop")
+    assert row.owner == grace
+    assert "owner grace" in command("list")[0]
+    order = builders.order()
+    read(Caller(key).call("POST", "/refunds", refund_body(order.order_id)), 201)
+    action = RefundAction.objects.get()
+    assert (action.proposed_by, action.proposer_owner) == (row.prefix, grace)
+
+
+def test_another_owner_answers_from_the_next_proposal_on_and_the_history_says_who() -> None:
+    for name in ("grace", "ada"):
+        User.objects.create_user(name, is_staff=True)
+    command("create", "shop", "--owner", "grace")
+    row = AgentKey.objects.get()
+    said = command("owner", row.prefix, "ada", "--by", "root")[1]
+    assert "From now on ada answers" in said
+    row.refresh_from_db()
+    assert row.owner == User.objects.get(username="ada")
+    event = row.events.get()
+    assert (event.kind, event.actor) == ("agent_key.owner_changed", "operator:root")
+    assert event.data == {"from": "grace", "to": "ada"}
+    assert "nothing was changed" in command("owner", row.prefix, "ada", "--by", "root")[1]
+    assert "nobody answers" in command("owner", row.prefix, "", "--by", "root")[1]
+    row.refresh_from_db()
+    assert row.owner is None
+    assert row.events.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("username", "fields"),
+    [("nobody", {}), ("gone", {"is_active": False, "is_staff": True}), ("customer", {})],
+)
+def test_only_an_active_member_of_staff_answers_for_a_key(
+    username: str, fields: dict[str, Any]
+) -> None:
+    if username != "nobody":
+        User.objects.create_user(username, **fields)
+    with pytest.raises(CommandError, match="no active member of staff"):
+        command("create", "shop", "--owner", username)
+    assert not AgentKey.objects.exists()
+    command("create", "shop")
+    prefix = AgentKey.objects.get().prefix
+    with pytest.raises(CommandError, match="no active member of staff"):
+        command("owner", prefix, username, "--by", "root")
+
+
+def test_an_owner_is_not_changed_by_nobody_nor_for_a_key_that_is_none() -> None:
+    User.objects.create_user("grace", is_staff=True)
+    command("create", "shop")
+    prefix = AgentKey.objects.get().prefix
+    with pytest.raises(CommandError, match="--by"):
+        command("owner", prefix, "grace", "--by", " ")
+    with pytest.raises(CommandError, match="There is no key 'nokey'"):
+        command("owner", "nokey", "grace", "--by", "root")
+    assert AgentKey.objects.get().owner is None

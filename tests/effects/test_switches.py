@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from effects.claim import NotClaimed, claim
@@ -36,6 +38,33 @@ def test_a_switch_whose_time_is_over_can_be_turned_on_again():
     Switch.objects.create(scope="global", reason="over", set_by="x", set_at=now, until=now)
     assert turn_on(scope="global", reason="again", actor="person:x")
     assert Switch.objects.filter(ended_at__isnull=True).count() == 1
+
+
+def test_a_longer_stop_follows_a_shorter_one_without_a_gap_and_never_the_other_way():
+    soon = database_now() + timedelta(minutes=5)
+    later = soon + timedelta(hours=1)
+    assert turn_on(scope="global", reason="five minutes", actor="person:x", until=soon)
+    assert not turn_on(scope="global", reason="one minute", actor="person:y", until=soon)
+    assert turn_on(scope="global", reason="an hour", actor="person:y", until=later)
+    assert turn_on(scope="global", reason="until I say so", actor="person:z")
+    assert not turn_on(scope="global", reason="an hour", actor="person:x", until=later)
+    found = list(Switch.objects.order_by("pk"))
+    assert [switch.reason for switch in found] == ["five minutes", "an hour", "until I say so"]
+    assert [switch.ended_at for switch in found] == [found[1].set_at, found[2].set_at, None]
+    assert found[0].ended_by == "stopped for longer by person:y"
+
+
+@pytest.mark.parametrize("actor", ["", " ", "x" * 81, "two\nlines", "a\x00"])
+def test_nobody_flips_a_switch_without_saying_who(actor):
+    with pytest.raises(InvalidInput, match="by: must say who you are"):
+        turn_on(scope="global", reason="drill", actor=actor)
+    assert not Switch.objects.exists()
+    turn_on(scope="global", reason="drill", actor="person:x")
+    switch = Switch.objects.get()
+    with pytest.raises(InvalidInput, match="by: must say who you are"):
+        turn_off(switch_id=switch.pk, actor=actor)
+    switch.refresh_from_db()
+    assert switch.ended_at is None
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import OperationalError, connection
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from effects.clock import database_now
+from effects.kinds import all_kinds
 from effects.models import Breaker, Case, SweepRun, Switch
 from effects.states import State
 from effects.switches import turn_on
+from refunds.models import RefundAction
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -93,9 +96,41 @@ def test_cases_switches_breakers_and_sweeps_are_told():
     assert found["refund_once_last_sweep_age_seconds", "reconciliation.sweep"] == float("inf")
 
 
-def test_a_scrape_is_five_queries_and_none_counts_what_is_over(django_assert_num_queries):
+def test_what_waits_for_people_is_told_by_queue_and_tier():
+    found = scrape()
+    assert found["refund_once_review_open", "approvals/1"] == 0
+    assert found["refund_once_review_oldest_age_seconds", "approvals/1"] == 0
+    assert found["refund_once_review_open", "cases/"] == 0
+    builders.action(builders.order(captured_minor=100_000), amount_minor=90_000)
+    RefundAction.objects.update(review_tier=2)
+    now = database_now()
+    Case.objects.create(
+        kind=Case.Kind.FAILED,
+        resource="order:1",
+        owner="case-owner",
+        opened_at=now - timedelta(hours=5),
+        due_at=now + timedelta(hours=1),
+        snoozed_until=now + timedelta(minutes=30),
+        escalations=1,
+    )
+    builders.skew_clock(60)
+    found = scrape()
+    assert found["refund_once_review_open", "approvals/1"] == 0
+    assert found["refund_once_review_open", "approvals/2"] == 1
+    assert 60 <= found["refund_once_review_oldest_age_seconds", "approvals/2"] < 120
+    assert found["refund_once_open_actions", "refund/AWAITING_APPROVAL"] == 1
+    assert found["refund_once_review_open", "cases/"] == 1
+    assert found["refund_once_review_oldest_age_seconds", "cases/"] >= 5 * 3_600
+    assert found["refund_once_escalated_cases", "failed"] == 1
+    assert found["refund_once_snoozed_cases", "failed"] == 1
+    assert found["refund_once_approval_ttl_seconds", ""] == settings.APPROVAL_TTL_SECONDS
+
+
+def test_a_scrape_is_four_queries_and_one_for_each_kind_and_none_counts_what_is_over(
+    django_assert_num_queries,
+):
     builders.action(builders.order())
-    with django_assert_num_queries(5) as queries:
+    with django_assert_num_queries(4 + len(all_kinds())) as queries:
         scrape()
     states = next(q["sql"] for q in queries if "refunds_refundaction" in q["sql"])
     with connection.cursor() as cursor:

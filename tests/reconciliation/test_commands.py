@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
-from effects.models import Switch
+from effects.clock import database_now
+from effects.models import Case, Switch
 from effects.states import State
 from refunds.dispatch import dispatch
 from tests import builders
@@ -54,6 +56,40 @@ def test_status_says_when_the_owner_of_cases_is_nobody(settings):
     assert "CASE_OWNER" not in run("status")
 
 
+def test_status_says_when_the_next_in_line_is_nobody(settings):
+    User.objects.create_user("grace")
+    settings.CASE_OWNER = settings.CASE_ESCALATION_OWNER = "grace"
+    assert "CASE_ESCALATION_OWNER" not in run("status")
+    settings.CASE_ESCALATION_OWNER = "lead"
+    assert "CASE_ESCALATION_OWNER is lead, and there is no user of that name" in run("status")
+
+
+def test_status_tells_escalated_and_sleeping_cases():
+    now = database_now()
+    rows: list[tuple[int, dict[str, Any]]] = [
+        (-1, {"escalations": 1}),
+        (1, {"snoozed_until": now + timedelta(minutes=30)}),
+    ]
+    for number, (due, columns) in enumerate(rows):
+        Case.objects.create(
+            kind=Case.Kind.FAILED,
+            resource=f"order:{number}",
+            owner="grace",
+            opened_at=now - timedelta(hours=4),
+            due_at=now + timedelta(hours=due),
+            **columns,
+        )
+    late, asleep = (line for line in run("status").splitlines() if "owner grace" in line)
+    assert "OVERDUE, escalated 1 of 2 times" in late
+    assert "put off until" in asleep
+
+
+@pytest.mark.parametrize("oldest", ["-1", "many"])
+def test_status_shows_no_fewer_rows_than_none(oldest):
+    with pytest.raises(CommandError, match="--oldest"):
+        run("status", "--oldest", oldest)
+
+
 def test_status_says_what_waits_since_when_and_whose_turn_it_is(sandbox):
     unknown = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
     escalated = ways.unknown(sandbox, fault=ways.NOT_EXECUTED)
@@ -80,7 +116,8 @@ def test_status_says_what_waits_since_when_and_whose_turn_it_is(sandbox):
 def test_pause_stops_sends_and_says_so(sandbox):
     action = builders.action(builders.order(sandbox=sandbox))
     assert "Paused" in run("pause", "on", "kind:refund", "--reason", "drill", "--by", "grace")
-    assert "paused already" in run("pause", "on", "kind:refund", "--reason", "again", "--by", "g")
+    again = run("pause", "on", "kind:refund", "--reason", "again", "--by", "g")
+    assert "paused already: kind:refund: drill (grace" in again
     assert "kind:refund: drill (grace" in run("pause", "list")
     assert "Paused: kind:refund" in run("status")
     dispatch(action_id=action.action_id)
@@ -89,6 +126,21 @@ def test_pause_stops_sends_and_says_so(sandbox):
     assert "not paused any more" in run("pause", "off", "kind:refund", "--by", "grace")
     assert run("pause", "list").strip() == "Nothing is paused."
     assert dispatch(action_id=action.action_id) == "succeeded"
+
+
+def test_a_pause_is_not_lifted_by_nobody():
+    run("pause", "on", "global", "--reason", "drill", "--by", "grace")
+    with pytest.raises(CommandError, match=r"global is still paused.*who you are"):
+        run("pause", "off", "global", "--by", "")
+    assert Switch.objects.get().ended_at is None
+
+
+def test_a_pause_without_an_end_outlasts_one_that_had_one():
+    until = "2099-01-01T00:00"
+    run("pause", "on", "global", "--reason", "drill", "--by", "grace", "--until", until)
+    assert "Paused" in run("pause", "on", "global", "--reason", "found it", "--by", "ada")
+    (line,) = run("pause", "list").splitlines()
+    assert line.startswith("global: found it (ada")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +180,7 @@ def test_a_pause_can_end_by_itself():
             "in the future",
         ),
         (("on", "global", "--reason", "x", "--by", "g", "--until", "soon"), "soon"),
+        (("on", "global", "--reason", "x", "--by", ""), "must say who you are"),
         (("off", "global", "--by", "g"), "was not paused"),
         (("on", "global", "--by", "g"), "--reason"),
         ((), "verb"),

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from effects.clock import database_now
+from effects.models import Switch
 from effects.switches import switches_on, turn_off, turn_on
 from kernel.errors import InvalidInput
 from refunds.models import Order, RefundAction
@@ -50,7 +51,9 @@ class Command(BaseCommand):
         except InvalidInput as error:
             raise CommandError(f"Nothing was paused. {error}") from None
         if not changed:
-            self.stdout.write(f"{scope} was paused already. Nothing was changed.")
+            switch = switches_on(now=database_now()).filter(scope=scope).first()
+            how = f": {_line(switch)}" if switch else ""
+            self.stdout.write(f"Nothing was changed, for it is paused already{how}")
             return
         self.stdout.write(
             f"Paused: nothing that {scope} covers is sent from now on. What is on the wire already "
@@ -59,7 +62,11 @@ class Command(BaseCommand):
 
     def _off(self, *, scope: str, by: str) -> None:
         switch = switches_on(now=database_now()).filter(scope=scope).first()
-        if switch is None or not turn_off(switch_id=switch.pk, actor=by):
+        try:
+            changed = switch is not None and turn_off(switch_id=switch.pk, actor=by)
+        except InvalidInput as error:
+            raise CommandError(f"{scope} is still paused. {error}") from None
+        if not changed:
             raise CommandError(f"{scope} was not paused. Nothing was changed; see: pause list")
         self.stdout.write(f"{scope} is not paused any more. What waited goes on within seconds.")
 
@@ -68,11 +75,15 @@ class Command(BaseCommand):
         if not on:
             self.stdout.write("Nothing is paused.")
         for switch in on:
-            until = f" until {switch.until:%Y-%m-%d %H:%M} UTC" if switch.until else ""
-            self.stdout.write(
-                f"{switch.scope}{until}: {switch.reason} "
-                f"({switch.set_by}, {switch.set_at:%Y-%m-%d %H:%M} UTC)"
-            )
+            self.stdout.write(_line(switch))
+
+
+def _line(switch: Switch) -> str:
+    until = f" until {switch.until:%Y-%m-%d %H:%M} UTC" if switch.until else ""
+    return (
+        f"{switch.scope}{until}: {switch.reason} "
+        f"({switch.set_by}, {switch.set_at:%Y-%m-%d %H:%M} UTC)"
+    )
 
 
 def _covers_nothing_yet(scope: str) -> str:

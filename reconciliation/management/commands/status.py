@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
+from effects import cases
 from effects.clock import database_now
-from effects.models import Case, SweepRun
+from effects.models import ESCALATIONS_MAX, Case, SweepRun
 from effects.states import State
 from effects.switches import switches_on
 from reconciliation.waiting import Waiting, what_waits
@@ -24,7 +24,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--oldest", type=int, default=10, help="how many of each are shown (default 10)"
+            "--oldest", type=_count, default=10, help="how many of each are shown (default 10)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,18 +40,21 @@ class Command(BaseCommand):
         for run in SweepRun.objects.order_by("name"):
             self.stdout.write(f"Sweep {run.name} came through {_ago(now - run.finished_at)} ago.")
 
-        self._case_owner()
+        self._case_owners()
 
-    def _case_owner(self) -> None:
-        users = get_user_model()._default_manager.filter(
-            **{get_user_model().USERNAME_FIELD: settings.CASE_OWNER}, is_active=True
-        )
-        if not users.exists():
-            self.stdout.write(
-                f"CASE_OWNER is {settings.CASE_OWNER}, and there is no user of that name who can "
-                "log in: cases that nobody else owns wait for nobody. Make that user, or name "
-                "another one."
-            )
+    def _case_owners(self) -> None:
+        for variable, what in (
+            ("CASE_OWNER", "cases that nobody else owns"),
+            ("CASE_ESCALATION_OWNER", "cases past their due time"),
+        ):
+            name = getattr(settings, variable)
+            if variable != "CASE_OWNER" and name == settings.CASE_OWNER:
+                continue
+            if cases.owned_by(name)["assignee"] is None:
+                self.stdout.write(
+                    f"{variable} is {name}, and there is no user of that name who can log in: "
+                    f"{what} wait for nobody. Make that user, or name another one."
+                )
 
     def _actions(self, now: datetime, oldest: int) -> None:
         crowds = what_waits(now=now, oldest_max=oldest)
@@ -69,10 +72,21 @@ class Command(BaseCommand):
         self.stdout.write(f"{count} open case(s){', by due time:' if count else '.'}")
         for case in open_cases[:oldest]:
             late = " OVERDUE" if case.due_at < now else ""
+            if case.escalations:
+                late += f", escalated {case.escalations} of {ESCALATIONS_MAX} times"
+            if case.snoozed_until is not None and case.snoozed_until > now:
+                late += f", put off until {_time(case.snoozed_until)}"
             self.stdout.write(
                 f"  {case.get_kind_display()}: {case.action_id or case.resource}, for "
                 f"{_ago(now - case.opened_at)}, owner {case.owner}, due {_time(case.due_at)}{late}"
             )
+
+
+def _count(text: str) -> int:
+    """A number of rows. Raises ValueError for one that cannot be."""
+    if int(text) < 0:
+        raise ValueError(text)
+    return int(text)
 
 
 def _line(waiting: Waiting, *, now: datetime) -> str:
