@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -15,12 +15,13 @@ from effects.states import State
 from effects.transitions import note
 from reconciliation.breaker import account_of, remember_read
 from reconciliation.resolve import note_unreadable
+from reconciliation.second_look import SecondLook, look_again, note_second_look
 from reconciliation.settle import Finding, settle, settle_known
 
 # A person who clicks twice means it once; the provider's list cannot have changed in between.
 ASK_AGAIN_SECONDS = 10
 
-_SENTENCES: dict[Finding, str] = {
+SENTENCES: dict[Finding, str] = {
     Finding.FOUND: "The provider shows it.",
     Finding.FAILED: "The provider shows that it failed.",
     Finding.NOT_EXECUTED: "The provider shows nothing, and that proves it was not executed.",
@@ -47,6 +48,19 @@ class Checked:
     sentence: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the provider answered to a person's question, before anything was concluded from it.
+
+    `reading` is None when the answer is one effect, or could not be read. `second` is None unless
+    the outcome is in question and there is a second way to look.
+    """
+
+    answer: LookUp | ProviderEffect
+    reading: Reading | None
+    second: SecondLook | None
+
+
 def check_now(*, action_id: str, actor: str) -> Checked:
     """Ask the provider about one action and record what it shows. Burns no try, never posts.
 
@@ -65,35 +79,74 @@ def check_now(*, action_id: str, actor: str) -> Checked:
                 state="",
                 sentence="There is no such action. Nothing was asked.",
             )
-        refusal = _why_not(kind=kind, locked=locked)
+        refusal = why_not_now(kind=kind, action=locked.action, now=locked.now)
         if refusal:
             return _checked(locked=locked, finding=None, sentence=refusal)
         note(kind=kind, locked=locked, event=f"{kind.name}.check_asked", actor=actor, data={})
-    action = locked.action
-    read_at = database_now()
-    if kind.promises(action=action).searchable:
-        seen: LookUp | ProviderEffect = kind.look(action=action)
-    else:
-        seen = kind.retrieve(action=action)
-    reading = (
-        None
-        if isinstance(seen, ProviderEffect)
-        else kind.judge(action=action, look=seen, read_at=read_at)
-    )
+    seen = ask(kind=kind, action=locked.action)
     with transaction.atomic():
         again = kind.lock(action_id=action_id) or locked
-        finding = _settle(kind=kind, locked=again, seen=seen, reading=reading, actor=actor)
-    return _checked(locked=again, finding=finding, sentence=_SENTENCES[finding])
+        finding, unexplained = record_seen(
+            kind=kind, locked=again, seen=seen, actor=actor, data={"asked_by": actor}
+        )
+    sentence = SENTENCES[finding]
+    if unexplained:
+        sentence = f"{sentence} Look closer: {unexplained}."
+    return _checked(locked=again, finding=finding, sentence=sentence)
 
 
-def _why_not(*, kind: EffectKind, locked: Locked) -> str:
+def ask(*, kind: EffectKind, action: Any) -> Seen:
+    """Read the provider about one action, in two ways while its outcome is in question.
+
+    No transaction may be open. Nothing is written.
+    """
+    read_at = database_now()
+    if not kind.promises(action=action).searchable:
+        return Seen(answer=kind.retrieve(action=action), reading=None, second=None)
+    look = kind.look(action=action)
+    return Seen(
+        answer=look,
+        reading=kind.judge(action=action, look=look, read_at=read_at),
+        second=look_again(kind=kind, action=action, look=look)
+        if action.state == State.UNKNOWN
+        else None,
+    )
+
+
+def record_seen(
+    *, kind: EffectKind, locked: Locked, seen: Seen, actor: str, data: dict[str, Any]
+) -> tuple[Finding, str]:
+    """Write down what was seen and what follows, in the caller's transaction.
+
+    Returns what the look came to, and what the resource's totals leave unexplained beside it.
+    """
+    remember_read(
+        account=account_of(locked.action),
+        readable=not isinstance(seen.answer, Unreadable),
+        now=locked.now,
+    )
+    if isinstance(seen.answer, ProviderEffect):
+        known = settle_known(kind=kind, locked=locked, effect=seen.answer, actor=actor, data=data)
+        return known, ""
+    if seen.reading is None:
+        note_unreadable(kind=kind, locked=locked, look=seen.answer, actor=actor, data=data)
+        return Finding.UNREADABLE, ""
+    unexplained = ""
+    if seen.second is not None:
+        unexplained = note_second_look(
+            kind=kind, locked=locked, second=seen.second, actor=actor, data=data
+        )
+    finding = settle(kind=kind, locked=locked, reading=seen.reading, actor=actor, data=data)
+    return finding, unexplained if locked.action.state == State.UNKNOWN else ""
+
+
+def why_not_now(*, kind: EffectKind, action: Any, now: datetime) -> str:
     """Why the provider is not asked now, as a sentence; "" when it is."""
-    action = locked.action
     history: Any = kind.event_model._default_manager
     asked_lately = history.filter(
         action=action,
         kind=f"{kind.name}.check_asked",
-        at__gt=locked.now - timedelta(seconds=ASK_AGAIN_SECONDS),
+        at__gt=now - timedelta(seconds=ASK_AGAIN_SECONDS),
     )
     if asked_lately.exists():
         return f"It was asked less than {ASK_AGAIN_SECONDS} seconds ago. Look at its history."
@@ -103,28 +156,6 @@ def _why_not(*, kind: EffectKind, locked: Locked) -> str:
             "dashboard, then settle the case by hand."
         )
     return ""
-
-
-def _settle(
-    *,
-    kind: EffectKind,
-    locked: Locked,
-    seen: LookUp | ProviderEffect,
-    reading: Reading | None,
-    actor: str,
-) -> Finding:
-    data = {"asked_by": actor}
-    remember_read(
-        account=account_of(locked.action),
-        readable=not isinstance(seen, Unreadable),
-        now=locked.now,
-    )
-    if isinstance(seen, ProviderEffect):
-        return settle_known(kind=kind, locked=locked, effect=seen, actor=actor, data=data)
-    if reading is None:
-        note_unreadable(kind=kind, locked=locked, look=seen, actor=actor, data=data)
-        return Finding.UNREADABLE
-    return settle(kind=kind, locked=locked, reading=reading, actor=actor, data=data)
 
 
 def _checked(*, locked: Locked, finding: Finding | None, sentence: str) -> Checked:

@@ -21,6 +21,7 @@ from kernel.errors import Bug
 from reconciliation.breaker import account_of, remember_read, wait_until
 from reconciliation.due import take_due
 from reconciliation.escalate import escalate, why_over, window_end
+from reconciliation.second_look import BY_LIST
 from reconciliation.settle import Finding, settle, settled_at
 
 ACTOR = "reconciliation"
@@ -143,6 +144,7 @@ def note_unreadable(
     if not isinstance(look, Unreadable):
         raise Bug("a readable listing was not judged")
     seen = {
+        "method": BY_LIST,
         "result": Finding.UNREADABLE.value,
         "reason": look.reason,
         **evidence_json(look.evidence),

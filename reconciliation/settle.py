@@ -33,6 +33,7 @@ from effects.record import adopt, resolve_attempts
 from effects.states import State
 from effects.transitions import move, note
 from kernel.errors import Bug
+from reconciliation.second_look import BY_LIST
 
 # What says that the effect exists, so that a listing without it contradicts our own record.
 _EXISTS = (State.SUCCEEDED, State.PENDING)
@@ -85,6 +86,7 @@ def settle(
         kind=kind,
         locked=locked,
         reading=reading,
+        is_absent=isinstance(judgement, Absent),
         finding=finding,
         proof=proof,
         actor=actor,
@@ -220,18 +222,21 @@ def _note_look(
     kind: EffectKind,
     locked: Locked,
     reading: Reading,
+    is_absent: bool,
     finding: Finding,
     proof: Proof,
     actor: str,
     data: dict[str, Any],
 ) -> None:
     seen: dict[str, Any] = {
+        "method": BY_LIST,
         "result": finding.value,
+        "absent": is_absent,
         "read_at": reading.read_at.isoformat(),
         **reading.evidence,
         **data,
     }
-    if isinstance(reading.judgement, Absent) and finding is Finding.INCONCLUSIVE:
+    if is_absent and finding is Finding.INCONCLUSIVE:
         seen["why_inconclusive"] = proof.missing
         seen["remark"] = f"absent at {reading.read_at.isoformat()} is not: did not happen"
     note(kind=kind, locked=locked, event=f"{kind.name}.looked", actor=actor, data=seen)
