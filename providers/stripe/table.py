@@ -146,7 +146,7 @@ TABLE: tuple[Row, ...] = (
     ),
     # 3. A whole answer that is not the answer to our request.
     Row(
-        what="the answer names another idempotency key, amount, payment or action",
+        what="the answer names another idempotency key, amount, payment, customer or action",
         object="mismatch",
         outcome="Unknown",
         word="answer_mismatch",
@@ -155,7 +155,7 @@ TABLE: tuple[Row, ...] = (
     ),
     # 4. 2xx.
     Row(
-        what="a refund that has succeeded",
+        what="a refund that has succeeded, or a store credit",
         status=(200, 299),
         object="succeeded",
         outcome="Succeeded",
@@ -246,7 +246,7 @@ TABLE: tuple[Row, ...] = (
     # 6a. The same out of the store: this key has answered for good, whatever is repaired since, so
     #     pausing the account for it once more would never end.
     Row(
-        what="no such payment, or no permission, answered from what is stored under the key",
+        what="no such payment or customer, or no permission, answered from what the key stores",
         status=(403, 404),
         replayed=True,
         outcome="Refused",
@@ -289,7 +289,7 @@ TABLE: tuple[Row, ...] = (
         word="livemode_mismatch",
     ),
     Row(
-        what="no such payment for this key: usually the wrong account or mode",
+        what="no such payment or customer for this key: usually the wrong account or mode",
         status=(404, 404),
         outcome="Misconfigured",
         word="not_found",
@@ -378,6 +378,14 @@ TABLE: tuple[Row, ...] = (
         message=r"[Ii]nsufficient funds in your Stripe balance",
         outcome="Refused",
         word="insufficient_funds",
+        source="issue",
+    ),
+    Row(
+        what="a customer whose balance is in another currency",
+        status=BAD_REQUEST,
+        message=r"combine currencies on a single customer",
+        outcome="Refused",
+        word="currency_mismatch",
         source="issue",
     ),
     Row(

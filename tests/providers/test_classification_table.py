@@ -273,6 +273,16 @@ CASES: list[tuple[str, Seen, type, str]] = [
         Refused,
         "insufficient_funds",
     ),
+    (
+        "another currency",
+        refused(
+            400,
+            "Can't combine currencies on a single customer. This customer has had a subscription, "
+            "coupon, or invoice item with currency eur",
+        ),
+        Refused,
+        "currency_mismatch",
+    ),
     ("unknown parameter", refused(400, code="parameter_unknown"), Refused, "invalid_parameter"),
     (
         "amount of zero",

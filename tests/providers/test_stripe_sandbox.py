@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from effects.outcomes import (
     Listing,
+    LookUp,
     Misconfigured,
     NotSent,
     Outcome,
@@ -24,23 +26,14 @@ from effects.outcomes import (
 from providers.matching import Absent, Found, Judgement, judge
 from providers.sandbox import FAULTS, Sandbox
 from providers.stripe.adapter import StripeProvider
-from tests.providers.requests_made import ACTION, a_provider, a_request
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Sandbox]:
-    with Sandbox() as sandbox:
-        yield sandbox
-
-
-@pytest.fixture
-def sandbox(shared: Sandbox) -> Sandbox:
-    shared.reset()
-    return shared
-
-
-def provider_of(sandbox: Sandbox, **changes: Any) -> StripeProvider:
-    return a_provider(sandbox.url, api_key=sandbox.api_key, **changes)
+from tests.providers.requests_made import (
+    ACTION,
+    CREDIT_ACTION,
+    a_credit_request,
+    a_provider,
+    a_request,
+    provider_of,
+)
 
 
 def a_payment(sandbox: Sandbox, **more: Any) -> str:
@@ -48,26 +41,65 @@ def a_payment(sandbox: Sandbox, **more: Any) -> str:
     return payment
 
 
+def a_customer(sandbox: Sandbox) -> str:
+    return str(sandbox.customer()["id"])
+
+
+@dataclass(frozen=True)
+class Way:
+    """A refund of a payment, or a store credit to a customer: sent and read in the same words."""
+
+    action: str
+    path: str
+    new_owner: Callable[[Sandbox], str]
+    send: Callable[[StripeProvider, str], Outcome]
+    look: Callable[[StripeProvider, str], LookUp]
+    existing: Callable[[Sandbox, str], list[Any]]
+
+    def judged(self, provider: StripeProvider, owner: str) -> Judgement:
+        listing = self.look(provider, owner)
+        assert isinstance(listing, Listing)
+        return judge(
+            listing=listing,
+            action_id=self.action,
+            instance="shop-1",
+            amount_minor=7900,
+            currency="USD",
+            payment_ref=owner,
+            known_refs=set(),
+        )
+
+    def wait_until_readable(self, provider: StripeProvider, owner: str) -> None:
+        """Some faults close the sandbox's port for a while."""
+        until = time.monotonic() + 10
+        while isinstance(self.look(provider, owner), Unreadable):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+REFUND = Way(
+    action=ACTION,
+    path="/v1/refunds",
+    new_owner=a_payment,
+    send=lambda provider, payment: provider.send_refund(request=a_request(payment_intent=payment)),
+    look=lambda provider, payment: provider.list_refunds(payment_ref=payment),
+    existing=lambda sandbox, payment: sandbox.refunds(payment),
+)
+CREDIT = Way(
+    action=CREDIT_ACTION,
+    path="/v1/customers/*",
+    new_owner=a_customer,
+    send=lambda provider, customer: provider.send_credit(
+        request=a_credit_request(customer=customer)
+    ),
+    look=lambda provider, customer: provider.list_credits(customer_ref=customer),
+    existing=lambda sandbox, customer: sandbox.credits(customer),
+)
+WAYS = pytest.mark.parametrize("way", [REFUND, CREDIT], ids=["refund", "credit"])
+
+
 def judged(provider: StripeProvider, payment: str) -> Judgement:
-    listing = provider.list_refunds(payment_ref=payment)
-    assert isinstance(listing, Listing)
-    return judge(
-        listing=listing,
-        action_id=ACTION,
-        instance="shop-1",
-        amount_minor=7900,
-        currency="USD",
-        payment_ref=payment,
-        known_refs=set(),
-    )
-
-
-def wait_until_readable(provider: StripeProvider, payment: str) -> None:
-    """Some faults close the sandbox's port for a while."""
-    until = time.monotonic() + 10
-    while isinstance(provider.list_refunds(payment_ref=payment), Unreadable):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    return REFUND.judged(provider, payment)
 
 
 # fault, its parameters, what the adapter says, in which word
@@ -121,23 +153,25 @@ def word_of(outcome: Outcome) -> str:
     return str(getattr(outcome, "reason", getattr(outcome, "code", "")))
 
 
+@WAYS
 @pytest.mark.parametrize(
     ("fault", "params", "kind", "word"),
     FAULT_CASES,
     ids=[f"{fault}{params or ''}" for fault, params, _, _ in FAULT_CASES],
 )
 def test_each_fault_has_its_outcome_and_reading_tells_what_is_true(
-    sandbox: Sandbox, fault: str, params: dict[str, Any], kind: type, word: str
+    sandbox: Sandbox, fault: str, params: dict[str, Any], kind: type, word: str, way: Way
 ) -> None:
-    payment = a_payment(sandbox)
-    provider = provider_of(sandbox)
-    sandbox.fault(fault, **params)
-    outcome = provider.send_refund(request=a_request(payment_intent=payment))
+    if way is CREDIT and fault == "unknown-status":
+        kind = Succeeded  # a store credit has no status
+    owner, provider = way.new_owner(sandbox), provider_of(sandbox)
+    sandbox.fault(fault, match={"method": "POST", "path": way.path}, **params)
+    outcome = way.send(provider, owner)
     assert (type(outcome), word_of(outcome)) == (kind, word)
 
     sandbox.clear_faults()
-    wait_until_readable(provider, payment)
-    exists = len(sandbox.refunds(payment))
+    way.wait_until_readable(provider, owner)
+    exists = len(way.existing(sandbox, owner))
     expected = FAULTS[fault].executed
     assert exists <= 1
     if expected != "as usual" and "executed" not in params:
@@ -145,7 +179,7 @@ def test_each_fault_has_its_outcome_and_reading_tells_what_is_true(
     if kind in (NotSent, RateLimited, Misconfigured, Refused):
         assert exists == 0
     else:
-        judgement = judged(provider, payment)
+        judgement = way.judged(provider, owner)
         assert isinstance(judgement, Found if exists else Absent)
         assert judgement.strangers == ()
 
@@ -165,26 +199,31 @@ def test_one_call_is_one_request_whatever_stripe_advises(
     assert len(sandbox.requests("POST", "/v1/refunds")) == 1
 
 
-def test_the_same_key_again_gives_the_same_refund_marked_as_replayed(sandbox: Sandbox) -> None:
-    payment, provider = a_payment(sandbox), provider_of(sandbox)
-    first = provider.send_refund(request=a_request(payment_intent=payment))
-    second = provider.send_refund(request=a_request(payment_intent=payment))
+@WAYS
+def test_the_same_key_again_gives_the_same_effect_marked_as_replayed(
+    sandbox: Sandbox, way: Way
+) -> None:
+    owner, provider = way.new_owner(sandbox), provider_of(sandbox)
+    first, second = way.send(provider, owner), way.send(provider, owner)
     assert isinstance(first, Succeeded)
     assert isinstance(second, Succeeded)
     assert (first.effect.ref, first.evidence.replayed) == (second.effect.ref, False)
     assert second.evidence.replayed
-    assert len(sandbox.refunds(payment)) == 1
+    assert len(way.existing(sandbox, owner)) == 1
 
 
-def test_a_stored_server_error_is_replayed_and_reading_finds_the_refund(sandbox: Sandbox) -> None:
-    payment, provider = a_payment(sandbox), provider_of(sandbox)
-    sandbox.fault("error-500-executed")
+@WAYS
+def test_a_stored_server_error_is_replayed_and_reading_finds_the_effect(
+    sandbox: Sandbox, way: Way
+) -> None:
+    owner, provider = way.new_owner(sandbox), provider_of(sandbox)
+    sandbox.fault("error-500-executed", match={"method": "POST", "path": way.path})
     for replayed in (False, True):
-        outcome = provider.send_refund(request=a_request(payment_intent=payment))
+        outcome = way.send(provider, owner)
         assert isinstance(outcome, Unknown)
         assert outcome.evidence.replayed == replayed
-    assert isinstance(judged(provider, payment), Found)
-    assert len(sandbox.refunds(payment)) == 1
+    assert isinstance(way.judged(provider, owner), Found)
+    assert len(way.existing(sandbox, owner)) == 1
 
 
 def test_other_content_under_a_used_key_is_an_incident(sandbox: Sandbox) -> None:
