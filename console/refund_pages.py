@@ -13,14 +13,15 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 from unfold.decorators import display
 
-from approvals.decide import Refused, Why, approve, reject
+from approvals.decide import ApprovedByOne, Refused, Seen, Why, approve, reject
 from approvals.models import Approval
+from approvals.standing import tier_of
 from console.evidence import LINES_MAX, evidence_of, line_of
 from console.read_only import ReadOnlyAdmin
 from console.words import STATE_COLOURS, action_link, in_words, page_of, visible
 from effects.states import State
 from kernel.money import format_amount
-from policies.models import DecisionRecord
+from policies.models import DecisionRecord, PolicyVersion
 from refunds.kind import REFUND
 from refunds.models import (
     AgentNote,
@@ -151,18 +152,16 @@ class RefundActionAdmin(ReadOnlyAdmin):
         return self._decide(request, pk=pk, decide=reject, done="Rejected. Nothing is sent.")
 
     def _decide(self, request: HttpRequest, *, pk: int, decide: Any, done: str) -> HttpResponse:
-        if not request.user.has_perm(REFUND.decide_permission):
+        user: Any = request.user
+        if not tier_of(user, decide_permission=REFUND.decide_permission):
             raise PermissionDenied
         action = get_object_or_404(RefundAction, pk=pk)
-        seen = request.POST.get("seen_version", "")
-        if not (seen.isascii() and seen.isdigit() and len(seen) < 19):
-            raise BadRequest("seen_version: must be the order version that the form showed")
+        seen = _seen(request)
         result = decide(
             action_id=action.action_id,
-            user=request.user,
+            user=user,
             note=request.POST.get("note", "").replace("\r\n", "\n"),
-            seen_version=int(seen),
-            seen_payload_hash=request.POST.get("seen_payload_hash", ""),
+            seen=seen,
         )
         page = page_of(action)
         if isinstance(result, Refused):
@@ -170,7 +169,14 @@ class RefundActionAdmin(ReadOnlyAdmin):
                 raise PermissionDenied
             messages.error(request, result.sentence)
             if result.why is Why.CHANGED_SINCE:
-                page += f"?seen={int(seen)}"
+                page += f"?seen={seen.version}"
+        elif isinstance(result, ApprovedByOne):
+            more = result.waiting_for
+            messages.success(
+                request,
+                f"Approved by you. Nothing is sent before {more} more "
+                f"{'person approves' if more == 1 else 'people approve'} it.",
+            )
         else:
             messages.success(request, done)
         return HttpResponseRedirect(page)
@@ -190,9 +196,28 @@ class RefundActionAdmin(ReadOnlyAdmin):
         return found
 
 
+def _seen(request: HttpRequest) -> Seen:
+    """What the form showed; raises BadRequest naming a field that cannot be that."""
+
+    def number(name: str) -> int:
+        text = request.POST.get(name, "")
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise BadRequest(f"{name}: must be the number that the form showed")
+        return int(text)
+
+    return Seen(
+        version=number("seen_version"),
+        payload_hash=request.POST.get("seen_payload_hash", ""),
+        round=number("seen_round"),
+        policy_version=number("seen_policy_version"),
+    )
+
+
 def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
     order, seen = action.order, request.GET.get("seen", "")
+    user: Any = request.user
     note = AgentNote.objects.filter(action=action).first()
+    policy = PolicyVersion.objects.first()
     return evidence_of(action) | {
         "order": order,
         "order_page": page_of(order),
@@ -201,7 +226,8 @@ def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
         "agent_note": visible(note.text) if note else "",
         "siblings": siblings_of(order, beside=action),
         "undecided": action.state == State.AWAITING_APPROVAL,
-        "may_decide": request.user.has_perm(REFUND.decide_permission),
+        "may_decide": tier_of(user, decide_permission=REFUND.decide_permission) > 0,
+        "policy_version": policy.number if policy else 0,
         "seen": seen,
         "changed": _changed_since(order, seen=seen),
     }

@@ -97,6 +97,18 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What a yes given now takes: `people` distinct people of `tier` or above.
+
+    `never` says, as half a sentence, why nobody's yes can allow it; "" if one can.
+    """
+
+    tier: int
+    people: int
+    never: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
     """The provider was read and shows no effect of this action that could have happened."""
 
@@ -228,6 +240,28 @@ class EffectKind(ABC):
     @abstractmethod
     def why_never(self, *, locked: Locked) -> str:
         """Why nobody's yes can allow it on the locked facts, as half a sentence; "" if one can."""
+
+    def needed(self, *, locked: Locked) -> Needed:
+        """Who must approve it as the facts are now. A kind without a policy asks the action."""
+        return Needed(
+            tier=locked.action.review_tier,
+            people=locked.action.review_people,
+            never=self.why_never(locked=locked),
+        )
+
+    def what_differs(self, *, locked: Locked, yes: Any, tier: int) -> tuple[str, ...]:
+        """What differs from what one person said yes to, as half sentences; () when nothing does.
+
+        `yes` is an `approvals.standing.Yes`, `tier` what its giver must have. A kind that can say
+        more than that something differs overrides this.
+        """
+        differs = (
+            yes.tier_now < tier
+            or locked.now >= yes.expires_at
+            or yes.resource_version != self.version_of(locked=locked)
+            or yes.facts != self.binding_of(locked=locked)
+        )
+        return (f"what {yes.username} approved is not how it stands now",) if differs else ()
 
     # -- consequences -------------------------------------------------------------------------
 

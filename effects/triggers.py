@@ -181,3 +181,51 @@ def resolved_by_two_people(*, action_table: str, act_table: str) -> pgtrigger.Tr
             RETURN NEW;
         """,  # noqa: S608
     )
+
+
+def enough_people(*, approval_table: str) -> pgtrigger.Trigger:
+    """People authorize in a round, and enough of them; what a round asks for is never lowered.
+
+    An action begins by policy. Only people take it from AWAITING_APPROVAL to AUTHORIZED. Who must
+    approve is the policy's until people are asked; from then on it can only grow.
+    """
+    # Made of our own constants when the migration is written, never of anybody's input.
+    return pgtrigger.Trigger(
+        name="enough_people",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Insert | pgtrigger.Update,
+        func=f"""
+            IF TG_OP = 'INSERT' THEN
+                IF NEW.decided_by <> 'policy' OR NEW.approval_round <> 1 THEN
+                    RAISE EXCEPTION 'a row of % begins by policy, in its first round',
+                        TG_TABLE_NAME;
+                END IF;
+                RETURN NEW;
+            END IF;
+            IF NEW.approval_round < OLD.approval_round THEN
+                RAISE EXCEPTION 'rounds of approval of % never go back', NEW.action_id;
+            END IF;
+            IF (NEW.review_people < OLD.review_people OR NEW.review_tier < OLD.review_tier)
+                AND (OLD.state = 'AWAITING_APPROVAL' OR OLD.decided_by = 'person') THEN
+                RAISE EXCEPTION 'who must approve % is never lowered', NEW.action_id;
+            END IF;
+            IF NEW.state <> 'AUTHORIZED' THEN
+                RETURN NEW;
+            END IF;
+            IF OLD.state = 'AWAITING_APPROVAL' AND NEW.decided_by <> 'person' THEN
+                RAISE EXCEPTION '% awaits people, and only they authorize it', NEW.action_id;
+            END IF;
+            IF NEW.decided_by = 'person'
+                AND (OLD.state, OLD.decided_by, OLD.approval_round)
+                    IS DISTINCT FROM (NEW.state, NEW.decided_by, NEW.approval_round)
+                AND NEW.review_people > (
+                    SELECT count(DISTINCT y.decided_by_id) FROM {approval_table} y
+                    WHERE y.action_id = NEW.action_id AND y.round = NEW.approval_round
+                        AND y.approved AND y.tier >= NEW.review_tier
+                ) THEN
+                RAISE EXCEPTION '% needs the approval of % people of tier %',
+                    NEW.action_id, NEW.review_people, NEW.review_tier;
+            END IF;
+            RETURN NEW;
+        """,  # noqa: S608
+    )

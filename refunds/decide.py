@@ -93,17 +93,3 @@ def call_somebody(*, facts: Facts, beside: Beside, decision: Decision) -> None:
         evidence={"first_held": facts.action_id},
         now=beside.now,
     )
-
-
-def binding(*, facts: Facts, payload_hash: str, beside: Beside) -> dict[str, Any]:
-    """The facts that a decision is bound to, as stored on the action and on an approval."""
-    return {
-        "payload_hash": payload_hash,
-        "refundable_minor": facts.refundable_minor,
-        "refunded_minor": facts.refunded_minor,
-        "in_flight_minor": facts.reserved_minor - facts.own_reservation_minor,
-        "disputed_minor": facts.disputed_minor,
-        "dispute_state": facts.dispute_state,
-        "captured_minor": facts.captured_minor,
-        "policy_version": beside.policy_number,
-    }

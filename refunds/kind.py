@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F
 
+from approvals.standing import Yes, yeses_of
 from effects import cases
 from effects.kinds import (
     Absent,
@@ -24,6 +25,7 @@ from effects.kinds import (
     Judgement,
     Link,
     Locked,
+    Needed,
     No,
     OnlyFailed,
     Promises,
@@ -45,7 +47,6 @@ from effects.outcomes import (
 )
 from effects.send import refuse_open_transaction
 from effects.states import State
-from kernel.canonical import sha256_hex
 from kernel.errors import Bug
 from kernel.money import format_amount
 from policies.decision import Verdict
@@ -53,9 +54,9 @@ from policies.facts import Facts, RefundLine
 from providers import matching
 from providers.port import SendRequest
 from providers.registry import payment_provider
+from refunds.binding import binding, what_changed, what_was_tampered_with
 from refunds.decide import (
     STATE_FOR,
-    binding,
     decide,
     keep_decision,
     parameters_in_force,
@@ -156,8 +157,9 @@ class RefundKind(EffectKind):
         """Whether the decision still holds on the locked facts.
 
         1. A kill switch, an incident on the order, or a sibling on the wire: wait.
-        2. A person's decision is compared: payload, expiry, order version, dispute, balance.
-        3. A policy's decision is made again, and recorded when the facts have changed. No policy
+        2. The content of the request is no longer what was decided on: an incident.
+        3. A decision of people is compared, with every approval of its round: one more query.
+        4. A policy's decision is made again, and recorded when the facts have changed. No policy
            goes past a refund found elsewhere while its case is open.
         """
         action, order, beside = locked.action, locked.resource, _beside(locked)
@@ -176,23 +178,65 @@ class RefundKind(EffectKind):
                 reason="another refund of this order is on the wire",
                 seconds=SIBLING_RECHECK_SECONDS,
             )
-        if sha256_hex(action.payload) != action.payload_hash:
-            return _stop_tampered(locked=locked)
-        facts = self.facts_of(locked=locked)
+        yeses: tuple[Yes, ...] = ()
+        bound: tuple[dict[str, Any], ...] = (action.bound_facts,)
+        if action.decided_by == "person":
+            yeses = yeses_of(
+                action_id=action.action_id,
+                approval_round=action.approval_round,
+                decide_permission=self.decide_permission,
+            )
+            bound = tuple(yes.facts for yes in yeses)
+        tampered = what_was_tampered_with(action=action, order=order, bound=bound)
+        if tampered:
+            return _stop_tampered(locked=locked, what=tampered)
         if action.decided_by == "policy" and beside.found_elsewhere:
             return Back(reason="a refund that was made elsewhere is open on this order")
         if action.decided_by == "person":
-            changed = what_changed(action=action, order=order, facts=facts, now=locked.now)
+            changed = self._what_changed(locked=locked, yeses=yeses)
             if changed:
                 return Back(
                     reason=changed,
                     note={
                         "bound_version": action.bound_version,
                         "order_version": order.version,
+                        "policy_version": beside.policy_number,
+                        "round": action.approval_round,
                     },
                 )
-            return Go(note={"decided_by": "person", "bound_version": action.bound_version})
+            return Go(
+                note={
+                    "decided_by": "person",
+                    "bound_version": action.bound_version,
+                    "round": action.approval_round,
+                    "approved_by": [yes.username for yes in yeses],
+                }
+            )
         return self._decide_again(locked=locked)
+
+    def what_differs(self, *, locked: Locked, yes: Yes, tier: int) -> tuple[str, ...]:
+        """What differs from what one person said yes to, compared with that person's own row."""
+        return what_changed(
+            yes=yes,
+            action=locked.action,
+            order=locked.resource,
+            facts=self.facts_of(locked=locked),
+            beside=_beside(locked),
+            tier=tier,
+        )
+
+    def _what_changed(self, *, locked: Locked, yeses: tuple[Yes, ...]) -> str:
+        """Why what people approved must not be sent, everything of it; "" when it may be."""
+        action = locked.action
+        differing = [
+            words
+            for yes in yeses
+            for words in self.what_differs(locked=locked, yes=yes, tier=action.review_tier)
+        ]
+        people = len({yes.user_id for yes in yeses})
+        if people < action.review_people:
+            differing.append(f"{people} of {action.review_people} people have approved it")
+        return "; ".join(dict.fromkeys(differing))
 
     def _decide_again(self, *, locked: Locked) -> Recheck:
         action, order, beside = locked.action, locked.resource, _beside(locked)
@@ -249,7 +293,7 @@ class RefundKind(EffectKind):
                 **who_must_approve(decision),
                 "bound_version": locked.resource.version,
                 "bound_facts": binding(
-                    facts=facts, payload_hash=action.payload_hash, beside=beside
+                    action=action, order=locked.resource, facts=facts, beside=beside
                 ),
             },
         )
@@ -300,8 +344,9 @@ class RefundKind(EffectKind):
     def binding_of(self, *, locked: Locked) -> dict[str, Any]:
         """The facts that a decision made now is bound to."""
         return binding(
+            action=locked.action,
+            order=locked.resource,
             facts=self.facts_of(locked=locked),
-            payload_hash=locked.action.payload_hash,
             beside=_beside(locked),
         )
 
@@ -310,18 +355,33 @@ class RefundKind(EffectKind):
         return int(locked.resource.version)
 
     def why_never(self, *, locked: Locked) -> str:
-        """It does not fit what is left, or the policy, run now, denies it (an open dispute)."""
+        """See `needed`."""
+        return self.needed(locked=locked).never
+
+    def needed(self, *, locked: Locked) -> Needed:
+        """What the policy, run now, asks for, and never less than was asked for before.
+
+        Nobody may allow what is not what was proposed, what does not fit what is left, or what
+        the policy denies (an open dispute). Three queries.
+        """
         action, order = locked.action, locked.resource
         facts = self.facts_of(locked=locked)
-        if facts.amount_minor > facts.refundable_minor:
+        never = what_was_tampered_with(action=action, order=order, bound=(action.bound_facts,))
+        if not never and facts.amount_minor > facts.refundable_minor:
             left = format_amount(max(facts.refundable_minor, 0), order.currency)
-            return (
+            never = (
                 f"{format_amount(action.amount_minor, action.currency)} is more than the {left} "
                 f"left of order {order.order_id}"
             )
         facts = self.deciding_facts(locked=locked, admitting=True)
         decision = decide(facts=facts, beside=_beside(locked))
-        return decision.why if decision.verdict is Verdict.DENY else ""
+        if not never and decision.verdict is Verdict.DENY:
+            never = decision.why
+        return Needed(
+            tier=max(action.review_tier, decision.tier),
+            people=max(action.review_people, decision.people),
+            never=never,
+        )
 
     # -- consequences -------------------------------------------------------------------------
 
@@ -675,7 +735,7 @@ def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
 
 
 def if_as_sent(
-    action: RefundAction, read: ProviderEffect | Unreadable
+    action: Any, read: ProviderEffect | Unreadable
 ) -> ProviderEffect | Unreadable:
     """A refund read by its id, if it is the one that was sent; else it is as good as unread."""
     if isinstance(read, Unreadable) or (
@@ -713,20 +773,20 @@ def _own_part(locked: Locked) -> str:
     return "Nothing was done for this action; approve or reject it."
 
 
-def _stop_tampered(*, locked: Locked) -> Wait:
-    """The frozen request is not what was authorised. Triggers forbid that: somebody went round."""
+def _stop_tampered(*, locked: Locked, what: str) -> Wait:
+    """What was authorised is not what stands there. Triggers forbid that: somebody went round."""
     cases.open_case(
         kind=Case.Kind.INCIDENT,
         effect="refund",
         locked=locked,
         reason=(
-            "The frozen request does not match its hash: it was changed in the database after it "
-            "was authorised. Nothing was sent. Find out who can change rows there, then withdraw "
-            "this action and have it proposed again under a new request id."
+            f"It was changed in the database after it was authorised: {what}. Nothing was sent. "
+            "Find out who can change rows there, then withdraw this action and have it proposed "
+            "again under a new request id."
         ),
-        evidence={"payload_hash": locked.action.payload_hash},
+        evidence={"payload_hash": locked.action.payload_hash, "changed": what},
     )
-    return Wait(reason="its frozen request was changed", seconds=INCIDENT_RECHECK_SECONDS)
+    return Wait(reason=f"it was changed: {what}", seconds=INCIDENT_RECHECK_SECONDS)
 
 
 def _open_overdrawn(*, locked: Locked) -> None:
@@ -753,43 +813,6 @@ def judgement_of(judged: matching.Judgement) -> Judgement:
     if isinstance(judged, matching.Several):
         return Contradiction(reason="several_live_effects", effects=judged.effects)
     raise Bug(f"unhandled judgement {judged!r}")
-
-
-def what_changed(*, action: RefundAction, order: Order, facts: Facts, now: datetime) -> str:
-    """What differs from what a person approved, as one sentence; "" when nothing does."""
-    bound = action.bound_facts
-    if action.bound_until is None or now >= action.bound_until:
-        return "the approval has expired"
-    if bound.get("payload_hash") != action.payload_hash:
-        return "the approval was given for another request"
-    differences = [
-        f"{words} {format_amount(after - before, order.currency)}"
-        for words, before, after in (
-            ("refunded since:", bound.get("refunded_minor", 0), facts.refunded_minor),
-            (
-                "in flight since:",
-                bound.get("in_flight_minor", 0),
-                facts.reserved_minor - facts.own_reservation_minor,
-            ),
-            ("disputed since:", bound.get("disputed_minor", 0), facts.disputed_minor),
-            ("captured since:", bound.get("captured_minor", 0), facts.captured_minor),
-        )
-        if before != after
-    ]
-    if bound.get("dispute_state") != facts.dispute_state:
-        differences.append(f"the dispute is now {facts.dispute_state}")
-    if order.version != action.bound_version:
-        differences = differences or ["a fact of the order changed"]
-        return (
-            f"order {order.order_id} is at version {order.version}, not {action.bound_version} "
-            f"({'; '.join(differences)})"
-        )
-    if differences or bound.get("refundable_minor") != facts.refundable_minor:
-        return f"order {order.order_id} has another balance ({'; '.join(differences)})"
-    if facts.amount_minor > facts.refundable_minor:
-        left = format_amount(max(facts.refundable_minor, 0), order.currency)
-        return f"only {left} is left of order {order.order_id}"
-    return ""
 
 
 REFUND = RefundKind()

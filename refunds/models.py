@@ -21,6 +21,7 @@ from effects.models import (
 from effects.states import State
 from effects.triggers import (
     append_only,
+    enough_people,
     frozen,
     new_key_by_people,
     no_delete,
@@ -229,6 +230,7 @@ class RefundAction(AbstractAction):
         triggers: ClassVar[list[Any]] = [
             *action_triggers(),
             no_open_questions(attempt_table="refunds_refundattempt"),
+            enough_people(approval_table="approvals_approval"),
             new_key_by_people(attempt_table="refunds_refundattempt", act_table="approvals_caseact"),
             no_remedy_waits(),
             frozen(

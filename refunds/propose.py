@@ -19,9 +19,9 @@ from policies.decision import Decision, Verdict
 from policies.facts import Facts, RefundLine
 from policies.models import DecisionRecord
 from providers.registry import payment_provider
+from refunds.binding import binding
 from refunds.decide import (
     STATE_FOR,
-    binding,
     call_somebody,
     decide,
     keep_decision,
@@ -226,12 +226,12 @@ def _insert(
         authorized_at=at if state is State.AUTHORIZED else None,
         **who_must_approve(decision),
         bound_version=order.version,
-        bound_facts=binding(facts=facts, payload_hash=payload_hash, beside=beside),
         due_at=_first_due(state=state, now=beside.now),
         created_at=beside.now,
         updated_at=beside.now,
         state_since=beside.now,
     )
+    action.bound_facts = binding(action=action, order=order, facts=facts, beside=beside)
     action.save(force_insert=True)
     kept = keep_decision(
         action_id=action_id, number=1, facts=facts, beside=beside, decision=decision

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 
+from approvals.decide import Approved, ApprovedByOne, Seen, approve
 from effects.claim import Claimed, claim
 from effects.kinds import Reading
 from effects.outcomes import Evidence, Outcome, ProviderEffect
@@ -21,7 +22,8 @@ from effects.record import record, resolve_attempts
 from effects.send import Sent
 from effects.states import State
 from effects.transitions import move
-from policies.parameters import Parameters
+from policies.models import PolicyVersion
+from policies.parameters import Parameters, Tier
 from policies.versions import DEFAULT_PARAMETERS, publish
 from providers.registry import override_provider
 from providers.sandbox import Sandbox
@@ -40,6 +42,12 @@ ALLOW_ALL = replace(
     ceiling_minor=dict.fromkeys(DEFAULT_PARAMETERS.ceiling_minor, 2**53 - 1),
     review_beside_open=False,
     same_amount_window_seconds=0,
+    tiers=(Tier(tier=1, up_to_base_minor=None),),
+    velocity=(),
+    budgets=(),
+    goodwill_budgets=(),
+    anomaly_factor=0,
+    sample_qa_per_mille=0,
 )
 
 
@@ -126,14 +134,37 @@ def allow_all() -> None:
     publish(parameters=ALLOW_ALL, published_by="test")
 
 
-def person(username: str | None = None, *, may_decide: bool = True) -> User:
-    """A member of staff; with `may_decide`, one who may approve and reject."""
+def person(username: str | None = None, *, may_decide: bool = True, tier: int = 1) -> User:
+    """A member of staff; with `may_decide`, one who may approve up to that tier, and reject."""
     user = User.objects.create_user(
         username=username or next_id("person"), password="correct horse battery", is_staff=True
     )
     if may_decide:
-        user.user_permissions.add(*Permission.objects.filter(codename="decide_refund"))
+        codename = "decide_refund" if tier == 1 else f"approve_tier_{tier}"
+        user.user_permissions.add(*Permission.objects.filter(codename=codename))
     return User.objects.get(pk=user.pk)
+
+
+def seen(row: RefundAction, **changed: Any) -> Seen:
+    """What a person is shown who looks at the action now."""
+    now = fresh(row)
+    policy = PolicyVersion.objects.first()
+    values: dict[str, Any] = {
+        "version": now.order.version,
+        "payload_hash": now.payload_hash,
+        "round": now.approval_round,
+        "policy_version": policy.number if policy else 0,
+    }
+    return Seen(**(values | changed))
+
+
+def approved(row: RefundAction, *people: User, note: str = "checked") -> RefundAction:
+    """The action approved by these people, one after the other, or by somebody who may."""
+    for user in people or (person(),):
+        made = approve(action_id=row.action_id, user=user, note=note, seen=seen(row))
+        if not isinstance(made, Approved | ApprovedByOne):
+            raise AssertionError(made)
+    return fresh(row)
 
 
 def stand_at(row: RefundAction, state: str, **columns: Any) -> RefundAction:

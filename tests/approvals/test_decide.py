@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import Error, connection
 
-from approvals.decide import Approved, Refused, Rejected, Why, approve, reject
+from approvals.decide import Approved, Refused, Rejected, Seen, Why, approve, reject
 from approvals.models import Approval
 from effects.clock import database_now
 from effects.models import Case
@@ -35,14 +35,12 @@ def reviewer() -> User:
     return builders.person("reviewer")
 
 
-def as_seen(action: RefundAction, **changed: Any) -> dict[str, Any]:
-    order = Order.objects.get(pk=action.order_id)
+def as_seen(action: RefundAction, *, note: str = "", **seen: Any) -> dict[str, Any]:
     return {
         "action_id": action.action_id,
-        "note": "",
-        "seen_version": order.version,
-        "seen_payload_hash": action.payload_hash,
-    } | changed
+        "note": note,
+        "seen": builders.seen(action, **seen),
+    }
 
 
 def capture(order: Order, captured_minor: int) -> None:
@@ -134,7 +132,7 @@ def test_an_order_that_changed_since_the_page_was_shown_is_refused(awaiting, rev
 
 
 def test_another_payload_than_the_one_shown_is_refused(awaiting, reviewer):
-    seen = as_seen(awaiting, seen_payload_hash="0" * 64)
+    seen = as_seen(awaiting, payload_hash="0" * 64)
     refused_unchanged(approve(user=reviewer, **seen), awaiting, Why.CHANGED_SINCE)
 
 
@@ -158,7 +156,10 @@ def test_a_yes_to_what_the_policy_now_denies_is_refused(awaiting, reviewer):
 def test_an_unknown_action_is_refused(reviewer):
     for action_id in ("refund:order-1:request-none", "nothing", "", "refund:"):
         result = approve(
-            action_id=action_id, user=reviewer, note="", seen_version=1, seen_payload_hash=""
+            action_id=action_id,
+            user=reviewer,
+            note="",
+            seen=Seen(version=1, payload_hash="", round=1, policy_version=1),
         )
         assert isinstance(result, Refused)
         assert result.why is Why.UNKNOWN_ACTION

@@ -69,6 +69,8 @@ def seen(action: RefundAction, **changed: Any) -> dict[str, Any]:
     return {
         "seen_version": order.version,
         "seen_payload_hash": action.payload_hash,
+        "seen_round": builders.fresh(action).approval_round,
+        "seen_policy_version": builders.seen(action).policy_version,
         "note": "spoke to the customer",
     } | changed
 
@@ -113,9 +115,9 @@ def everything(awaiting: RefundAction) -> list[Any]:
     sweep = SweepRun.objects.create(name="refunds.dispatch_due", finished_at=now)
     case = open_case(lost, Case.Kind.UNKNOWN_OUTCOME)
     approval = Approval.objects.create(
-        effect="refund", action_id=awaiting.action_id, number=1, approved=False,
+        effect="refund", action_id=awaiting.action_id, number=1, round=1, tier=1, approved=False,
         decided_by=builders.person(), decided_at=now, payload_hash="0", resource_version=1,
-        facts={"refundable_minor": 1}, note=HOSTILE,
+        policy_version=1, facts={"refundable_minor": 1}, note=HOSTILE,
     )  # fmt: skip
     return [
         awaiting, awaiting.order, lost, lost.attempts.get(), awaiting.events.first(), found, switch,

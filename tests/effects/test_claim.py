@@ -9,6 +9,7 @@ import pytest
 from django.conf import settings
 from django.db import transaction
 
+from approvals.models import Approval
 from effects.claim import Claimed, NotClaimed, claim
 from effects.clock import database_now
 from effects.models import Case, Switch
@@ -39,18 +40,9 @@ def why_not(action: RefundAction) -> str:
     return result.reason
 
 
-def approved(action: RefundAction, *, seconds: float = 3600.0) -> RefundAction:
+def approved(action: RefundAction) -> RefundAction:
     """A person said yes to what the order is now."""
-    with transaction.atomic():
-        locked = REFUND.lock(action_id=action.action_id)
-        assert locked is not None
-        bound = {
-            "decided_by": "person",
-            "bound_version": REFUND.version_of(locked=locked),
-            "bound_facts": REFUND.binding_of(locked=locked),
-            "bound_until": locked.now + timedelta(seconds=seconds),
-        }
-    return builders.stand_at(action, State.AUTHORIZED, due_at=database_now(), **bound)
+    return builders.approved(action)
 
 
 def waiting_for_a_person(order: Order, **fields: Any) -> RefundAction:
@@ -202,17 +194,31 @@ def test_an_approval_ends_when_its_facts_change(change: str) -> None:
 
 
 def test_an_approval_ends_by_the_database_s_clock() -> None:
-    action = approved(waiting_for_a_person(builders.order()), seconds=60.0)
-    builders.skew_clock(61.0)
-    assert why_not(action) == "the approval has expired"
+    action = approved(waiting_for_a_person(builders.order()))
+    builders.skew_clock(settings.APPROVAL_TTL_SECONDS + 1)
+    assert why_not(action).startswith("the approval of person")
+    assert RefundEvent.objects.filter(kind="refund.approval_stale", action=action).exists()
     assert builders.fresh(action).state == State.AWAITING_APPROVAL
 
 
 def test_an_approval_of_another_payload_does_not_hold() -> None:
     action = approved(waiting_for_a_person(builders.order()))
-    bound = builders.fresh(action).bound_facts | {"payload_hash": "0" * 64}
-    RefundAction.objects.filter(pk=action.pk).update(bound_facts=bound)
-    assert why_not(action) == "the approval was given for another request"
+    with builders.past_the_triggers():
+        Approval.objects.update(payload_hash="0" * 64)
+    assert "was given for another request" in why_not(action)
+
+
+def test_what_the_action_remembers_of_an_approval_counts_for_nothing() -> None:
+    action = approved(waiting_for_a_person(builders.order()))
+    Order.objects.filter(pk=action.order_id).update(refunded_minor=1_000, version=2)
+    now = REFUND.lock(action_id=action.action_id)
+    assert now is not None
+    RefundAction.objects.filter(pk=action.pk).update(
+        bound_version=2,
+        bound_facts=REFUND.binding_of(locked=now),
+        bound_until=database_now() + timedelta(days=9),
+    )
+    assert "is at version 2, not 1: refunded since: 10.00 USD" in why_not(action)
 
 
 def test_a_new_yes_closes_the_case_of_the_stale_one() -> None:
@@ -332,7 +338,7 @@ def tampered_with(action: RefundAction) -> RefundAction:
 
 def test_a_payload_that_was_tampered_with_is_an_incident_and_nothing_moves() -> None:
     action = tampered_with(builders.action(builders.order()))
-    assert why_not(action) == "its frozen request was changed"
+    assert why_not(action) == "it was changed: the frozen request does not match its hash"
     after = builders.fresh(action)
     assert (after.state, after.order.reserved_minor) == (State.AUTHORIZED, 0)
     assert not RefundAttempt.objects.filter(action=action).exists()
@@ -343,7 +349,7 @@ def test_a_payload_that_was_tampered_with_is_an_incident_and_nothing_moves() -> 
     assert (case.resource, case.owner) == (str(action.order), settings.CASE_OWNER)
     assert "does not match its hash" in case.reason
     assert "Nothing was sent." in case.reason
-    assert case.evidence == {"payload_hash": action.payload_hash}
+    assert case.evidence["payload_hash"] == action.payload_hash
 
 
 def test_a_payload_that_was_tampered_with_pauses_the_whole_order() -> None:
@@ -357,7 +363,7 @@ def test_a_payload_that_was_tampered_with_pauses_the_whole_order() -> None:
 def test_closing_the_incident_does_not_let_a_tampered_payload_through() -> None:
     action = tampered_with(builders.action(builders.order()))
     for closed in (1, 2):
-        assert why_not(action) == "its frozen request was changed"
+        assert why_not(action) == "it was changed: the frozen request does not match its hash"
         assert Case.objects.filter(closed_at__isnull=True).update(closed_at=database_now()) == 1
         assert Case.objects.filter(kind=Case.Kind.INCIDENT).count() == closed
     assert not RefundAttempt.objects.exists()
@@ -367,7 +373,7 @@ def test_a_person_s_yes_does_not_let_a_tampered_payload_through() -> None:
     action = approved(waiting_for_a_person(builders.order(captured_minor=790_000)))
     with builders.past_the_triggers():
         RefundAction.objects.filter(pk=action.pk).update(payload=action.payload + " ")
-    assert why_not(action) == "its frozen request was changed"
+    assert why_not(action) == "it was changed: the frozen request does not match its hash"
     assert builders.fresh(action).state == State.AUTHORIZED
 
 

@@ -60,18 +60,7 @@ def history(action: RefundAction) -> RefundAction:
     token = builders.claimed(action).token
     builders.answered(token, Succeeded(effect=builders.effect(action), evidence=Evidence()))
     now = database_now()
-    Approval.objects.create(
-        effect="refund",
-        action_id=action.action_id,
-        number=1,
-        approved=True,
-        decided_by=builders.person(),
-        decided_at=now,
-        payload_hash=action.payload_hash,
-        resource_version=1,
-        facts={},
-        expires_at=now,
-    )
+    builders.approved(builders.action(builders.order(), amount_minor=15_000))
     ExternalRefund.objects.create(
         order=action.order,
         provider_ref="re_x",
@@ -511,17 +500,21 @@ def test_a_case_has_an_owner() -> None:
         )
 
 
-def test_a_yes_always_ends(history: RefundAction) -> None:
+def test_a_yes_always_ends() -> None:
+    awaiting = builders.action(builders.order(), amount_minor=15_000)
     with refused("approval_of_a_yes_expires"):
         Approval.objects.create(
             effect="refund",
-            action_id="x",
+            action_id=awaiting.action_id,
             number=1,
+            round=1,
+            tier=1,
             approved=True,
             decided_by=builders.person(),
             decided_at=database_now(),
             payload_hash="",
             resource_version=1,
+            policy_version=1,
             facts={},
         )
 

@@ -796,8 +796,7 @@ class Machine(RuleBasedStateMachine):
             action_id=action.action_id,
             user=self.person,
             note="looked at the order and the ticket",
-            seen_version=action.order.version,
-            seen_payload_hash=action.payload_hash,
+            seen=builders.seen(action),
         )
         FIRED[f"decide: {type(made).__name__}"] += 1
         note(f"  decided {action}: {type(made).__name__}")

@@ -144,8 +144,7 @@ def test_what_no_longer_fits_its_approval_goes_back_to_a_person(sandbox):
         action_id=action.action_id,
         user=builders.person(),
         note="checked",
-        seen_version=action.order.version,
-        seen_payload_hash=action.payload_hash,
+        seen=builders.seen(action),
     )
     action = ways.send_into(sandbox, builders.fresh(action), fault=ways.NOT_EXECUTED)
     # Another refund of the order goes through meanwhile: the approval was given on other facts.

@@ -31,8 +31,7 @@ def approved(order, *, amount_minor=20_000):
         action_id=action.action_id,
         user=builders.person(),
         note="checked",
-        seen_version=action.order.version,
-        seen_payload_hash=action.payload_hash,
+        seen=builders.seen(action),
     )
     return builders.fresh(action)
 

@@ -171,8 +171,7 @@ def test_a_case_of_what_could_not_be_sent_ends_with_its_action(sandbox: Sandbox)
         action_id=action.action_id,
         user=person,
         note="fine",
-        seen_version=action.order.version,
-        seen_payload_hash=action.payload_hash,
+        seen=builders.seen(action),
     )
     assert isinstance(decided, Approved)
     for seconds in (0, 4_000):
