@@ -53,6 +53,17 @@ class Provider:
         params: Any = {"payment_intent": payment, "amount": amount, **more}
         return self.client.v1.refunds.create(params, {"idempotency_key": key or self.key()})
 
+    def customer(self) -> str:
+        return self.client.v1.customers.create({"description": f"contract {self.run}"}).id
+
+    def credit(
+        self, customer: str, amount: int, key: str | None = None, currency: str = "usd", **more: Any
+    ) -> Any:
+        params: Any = {"amount": amount, "currency": currency, **more}
+        return self.client.v1.customers.balance_transactions.create(
+            customer, params, {"idempotency_key": key or self.key()}
+        )
+
     def eventually(self, look: Callable[[], Any]) -> Any:
         """The first answer of `look` that is true, giving the provider time in between."""
         deadline = time.monotonic() + EVENTUALLY_SECONDS

@@ -29,7 +29,9 @@ def an_effect(ref: str = "re_1", **changes: Any) -> ProviderEffect:
     return ProviderEffect(**(values | changes))
 
 
-def judged(*effects: ProviderEffect, known_refs: frozenset[str] = frozenset()) -> Judgement:
+def judged(
+    *effects: ProviderEffect, known_refs: frozenset[str] = frozenset(), shared: bool = False
+) -> Judgement:
     return judge(
         listing=Listing(effects=effects, evidence=Evidence()),
         action_id=ACTION,
@@ -38,6 +40,7 @@ def judged(*effects: ProviderEffect, known_refs: frozenset[str] = frozenset()) -
         currency="USD",
         payment_ref="pi_1",
         known_refs=known_refs,
+        shared=shared,
     )
 
 
@@ -108,6 +111,19 @@ def test_a_refund_that_is_not_ours_is_a_stranger_unless_known(metadata: dict[str
     assert judged(effect) == Absent(strangers=(effect,))
     assert judged(effect, known_refs=frozenset({"re_1"})) == Absent()
     assert judged(replace(effect, settlement="failed")) == Absent()
+
+
+@pytest.mark.parametrize("metadata", [{}, {"action_id": ACTION}, OURS | {"instance": "shop-2"}])
+def test_in_a_shared_listing_other_people_are_no_strangers(metadata: dict[str, str]) -> None:
+    assert judged(an_effect(metadata=metadata), shared=True) == Absent()
+
+
+def test_in_a_shared_listing_what_our_records_forgot_is_a_stranger() -> None:
+    forgotten = an_effect("re_2", metadata=OURS | {"action_id": "refund:order-1:request-1"})
+    assert judged(forgotten, shared=True) == Absent(strangers=(forgotten,))
+    assert judged(forgotten, known_refs=frozenset({"re_2"}), shared=True) == Absent()
+    ours = an_effect("re_1")
+    assert judged(forgotten, ours, shared=True) == Found(effect=ours, strangers=(forgotten,))
 
 
 def test_strangers_are_told_beside_what_was_found() -> None:
