@@ -14,54 +14,13 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from approvals.decide import actor_of
 from console.read_only import ReadOnlyAdmin
 from kernel.errors import InvalidInput
-from kernel.identity import require_identifier
-from kernel.money import AMOUNT_MINOR_MAX, require_currency
-from kernel.strict_json import Malformed, NotStrict, read_object, shown_name
+from kernel.strict_json import Malformed, NotStrict, read_object
 from policies.models import PolicyVersion
 from policies.parameters import Parameters
+from policies.read_parameters import read_parameters
 from policies.versions import DEFAULT_PARAMETERS, publish
 
-# Longer than any card payment can be refunded or disputed; more is a slip of the keyboard.
-WINDOW_SECONDS_MAX = 2 * 366 * 24 * 3600
 WRONGS_SHOWN_MAX = 5
-
-
-def read_parameters(value: object) -> Parameters:
-    """Parameters out of JSON, strictly: every field, no other, no rounding.
-
-    Raises InvalidInput naming the field.
-    """
-    wanted = DEFAULT_PARAMETERS.as_json()
-    if not isinstance(value, dict):
-        raise InvalidInput(field="parameters", reason="must be an object")
-    for name in sorted(set(value) - set(wanted)):
-        raise InvalidInput(field=shown_name(str(name)), reason="is not a known parameter")
-    for name in sorted(set(wanted) - set(value)):
-        raise InvalidInput(field=name, reason="is required")
-    ceilings, reasons = value["ceiling_minor"], value["reasons"]
-    if not isinstance(ceilings, dict):
-        raise InvalidInput(field="ceiling_minor", reason="must map currencies to minor units")
-    for currency, amount in ceilings.items():
-        if require_currency(currency, field="ceiling_minor") != currency:
-            raise InvalidInput(field="ceiling_minor", reason=f"{currency!r}: use capitals")
-        _whole(amount, field=f"ceiling_minor.{currency}", largest=AMOUNT_MINOR_MAX)
-    if not isinstance(reasons, list) or not reasons:
-        raise InvalidInput(field="reasons", reason="must be a list of reason codes")
-    for reason in reasons:
-        require_identifier(reason, field="reasons")
-    if type(value["review_beside_open"]) is not bool:
-        raise InvalidInput(field="review_beside_open", reason="must be true or false")
-    for name, largest in (
-        ("same_amount_window_seconds", WINDOW_SECONDS_MAX),
-        ("unsearchable_ceiling_minor", AMOUNT_MINOR_MAX),
-    ):
-        _whole(value[name], field=name, largest=largest)
-    return Parameters.from_json(value)
-
-
-def _whole(value: object, *, field: str, largest: int) -> None:
-    if type(value) is not int or not 0 <= value <= largest:
-        raise InvalidInput(field=field, reason=f"must be an integer from 0 to {largest}")
 
 
 class StrictJSONField(forms.JSONField):
@@ -137,8 +96,9 @@ class PolicyVersionAdmin(ReadOnlyAdmin):
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """The version in force, so that what is not touched stays."""
         in_force = PolicyVersion.objects.order_by("-number").first()
-        parameters = in_force.parameters if in_force else DEFAULT_PARAMETERS.as_json()
-        return {"parameters": json.loads(json.dumps(parameters))}
+        parameters = Parameters.from_json(in_force.parameters) if in_force else DEFAULT_PARAMETERS
+        # Through JSON, which has no tuples.
+        return {"parameters": json.loads(json.dumps(parameters.as_json()))}
 
     def save_model(self, request: HttpRequest, obj: PolicyVersion, form: Any, change: bool) -> None:
         """Publish. `obj` becomes the row that was written."""

@@ -9,11 +9,13 @@ from django.db import connection, transaction
 from effects.clock import database_now
 from kernel.canonical import canonical_json, sha256_hex
 from policies.models import PolicyVersion
-from policies.parameters import Parameters
+from policies.parameters import Limit, Parameters, Tier
 
 # What a small shop can run with unchanged: refunds up to 100 units of its currency by policy alone,
 # the reasons a support agent meets every day, and a person for everything that looks like a second
-# refund of the same thing.
+# refund of the same thing. What needs facts that not every shop states (lines, delivery, risk,
+# payment method) says nothing until they are stated. Base amounts are US dollars: a shop that sells
+# in another currency makes that its base currency, or imports the day's rates.
 DEFAULT_PARAMETERS = Parameters(
     ceiling_minor={
         "USD": 100_00,
@@ -35,6 +37,45 @@ DEFAULT_PARAMETERS = Parameters(
         "cancelled",
         "goodwill",
     ),
+    # Whoever answers the customers decides the daily business, somebody senior what would be felt,
+    # and nobody alone what could hurt the shop.
+    tiers=(
+        Tier(tier=1, up_to_base_minor=500_00),
+        Tier(tier=2, up_to_base_minor=2_000_00),
+        Tier(tier=3, up_to_base_minor=None, people=2),
+    ),
+    velocity=(
+        # One a minute is more than support of a small shop asks for; five a minute is a loop.
+        Limit(scope="agent", window="hour", review_count=60, hold_count=300),
+        # A customer with the sixth refund of a month, or the 500 that one refund would need a
+        # person for five times over, is worth a look; so is one with two a month all year.
+        Limit(scope="customer", window="30_days", review_count=5, review_base_minor=500_00),
+        Limit(scope="customer", window="365_days", review_count=24),
+        # Many small refunds of one order are one large one.
+        Limit(scope="order", window="ever", review_base_minor=500_00),
+    ),
+    budgets=(
+        # Twenty of the largest refunds that policy allows alone, in a day by one agent; fifty in
+        # all. What holds is what would need the shop's attention today, whatever the reason.
+        Limit(scope="agent", window="day", review_base_minor=2_000_00, hold_base_minor=10_000_00),
+        Limit(scope="total", window="day", review_base_minor=5_000_00, hold_base_minor=20_000_00),
+    ),
+    # Goodwill has no invoice behind it: a few hundred a month, then somebody asks why.
+    goodwill_budgets=(
+        Limit(scope="goodwill_agent", window="30_days", review_base_minor=500_00),
+        Limit(scope="goodwill_total", window="30_days", review_base_minor=1_000_00),
+    ),
+    # Five times the day's mean, and never before 30 in an hour: a Monday morning is no anomaly.
+    anomaly_factor=5,
+    anomaly_floor_count=30,
+    # Asked only where the merchant marks lines; a refund against its own terms is a person's gift.
+    final_sale_verdict="REVIEW",
+    # The merchant's own words, where it states any. Not required: most shops state none.
+    risk_review=("elevated", "high", "blocked"),
+    # Off: it would ask a person about every part of an order that is refunded without lines.
+    component_caps=False,
+    # One in fifty is looked at afterwards: enough to notice what no rule has a name for.
+    sample_qa_per_mille=20,
 )
 
 

@@ -82,11 +82,18 @@ def default_policy() -> str:
         if isinstance(value, dict):
             shown = ", ".join(f"{key} {amount}" for key, amount in value.items())
         elif isinstance(value, (list, tuple)):
-            shown = ", ".join(f"`{item}`" for item in value)
+            shown = "; ".join(_row_shown(item) for item in value)
         else:
             shown = str(value)
         rows.append((f"`{name}`", shown))
     return _table(("parameter", "value"), rows)
+
+
+def _row_shown(item: Any) -> str:
+    """One item of a list: a code, or the fields of a row that say something."""
+    if not isinstance(item, dict):
+        return f"`{item}`"
+    return " ".join(f"{name} `{part}`" for name, part in item.items() if part is not None)
 
 
 def environment() -> str:
