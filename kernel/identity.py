@@ -30,6 +30,15 @@ def refund_action_id(*, order_id: str, request_id: str) -> str:
     return f"refund:order-{order_id}:request-{request_id}"
 
 
+def credit_action_id(*, order_id: str, request_id: str, number: int) -> str:
+    """The public id of the store credit that is remedy `number` of one business refund.
+
+    `credit:order-{order_id}:request-{request_id}:r{number}`
+    """
+    refund = refund_action_id(order_id=order_id, request_id=request_id)
+    return f"credit:{refund.removeprefix('refund:')}:r{number}"
+
+
 def idempotency_key(*, action_id: str, generation: int) -> str:
     """The provider's key for one generation of an action.
 

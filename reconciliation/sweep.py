@@ -20,6 +20,7 @@ from reconciliation.leases import end_lease
 from reconciliation.poll import poll_one
 from reconciliation.resolve import resolve_one
 from reconciliation.review_queue import watch_queue
+from reconciliation.watch import watch_one
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ def sweep() -> int:
     1. Leases that are over: SUBMITTING -> UNKNOWN.
     2. What needs only our own database: HELD, AWAITING_APPROVAL, approvals that have ended.
     3. What needs a person: cases past their due time, and the queue of proposals.
-    4. What needs the provider: UNKNOWN and PENDING, oldest due first, until this sweep's time is
-       over. Before each, leases are looked at again.
+    4. What needs the provider: UNKNOWN, PENDING, and what failed and is watched, oldest due first,
+       until this sweep's time is over. Before each, leases are looked at again.
     5. Write down that a sweep came through.
 
     Harmless when two run at once: each takes rows that the other has not locked, and a row that
@@ -70,11 +71,13 @@ def sweep() -> int:
 
 
 def _read_providers(*, now: datetime) -> int:
-    """Rounds and polls in turn, so that neither keeps the other waiting."""
+    """Rounds, polls and watches in turn, so that none keeps another waiting."""
     # A budget of this process's own time, not a decision: the monotonic clock is right for it.
     stop_at = time.monotonic() + settings.RECONCILE_SWEEP_SECONDS
     waiting = [
-        (step, kind, list[str]()) for step in (resolve_one, poll_one) for kind in all_kinds()
+        (step, kind, list[str]())
+        for step in (resolve_one, poll_one, watch_one)
+        for kind in all_kinds()
     ]
     handled = 0
     while waiting and time.monotonic() < stop_at:

@@ -6,14 +6,16 @@ from django.apps import AppConfig
 
 
 class RefundsConfig(AppConfig):
-    """Registers the refund as a kind of effect."""
+    """Registers the kinds of effect of this room: refunds, and the store credits beside them."""
 
     name = "refunds"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Make the kind known. Touches neither the database nor a provider."""
+        """Make the kinds known. Touches neither the database nor a provider."""
         from effects.kinds import register
+        from refunds.credits import CREDIT
         from refunds.kind import REFUND
 
         register(REFUND)
+        register(CREDIT)

@@ -737,7 +737,7 @@ def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
 def if_as_sent(
     action: Any, read: ProviderEffect | Unreadable
 ) -> ProviderEffect | Unreadable:
-    """A refund read by its id, if it is the one that was sent; else it is as good as unread."""
+    """An effect read by its id, if it is the one that was sent; else it is as good as unread."""
     if isinstance(read, Unreadable) or (
         read.amount_minor == action.amount_minor
         and read.currency == action.currency

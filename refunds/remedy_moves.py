@@ -228,7 +228,7 @@ def why_case_stays(*, locked: Locked) -> str:
     for remedy in live_remedies(locked=locked):
         if remedy.state != RemedyState.ISSUED:
             return (
-                f"{in_words(remedy).capitalize()} is {RemedyState(remedy.state).label}: this "
+                f"{opening(remedy)} is {RemedyState(remedy.state).label}: this "
                 "closes when it is issued. Stop it first if none is due."
             )
     return ""
@@ -244,6 +244,12 @@ def in_words(remedy: Remedy) -> str:
     amount = format_amount(remedy.amount_minor, remedy.currency)
     reference = f" ({remedy.reference})" if remedy.reference else ""
     return f"{remedy.get_kind_display()} {remedy.number} of {amount}{reference}"
+
+
+def opening(remedy: Remedy) -> str:
+    """The same where a sentence begins."""
+    words = in_words(remedy)
+    return words[:1].upper() + words[1:]
 
 
 def _why_gone(debt: Any) -> str:
