@@ -101,18 +101,33 @@ class World:
         captured_minor: int = 20_000,
         order_id: str | None = None,
         source_version: int = 1,
+        account: str = "",
+        behaviour: str | None = None,
         url: str | None = None,
     ) -> str:
-        """A paid order, mirrored over HTTP (again: the same statement); returns its id."""
+        """A paid order, mirrored over HTTP (again: the same statement); returns its id.
+
+        `account`: the connected account that was paid; `behaviour`: of the payment's refunds.
+        """
         order_id = order_id or f"o{next(self._numbers)}"
-        self.provider.payment(amount=captured_minor, currency="usd", id=payment_of(order_id))
+        self.provider.payment(
+            amount=captured_minor,
+            currency="usd",
+            id=payment_of(order_id),
+            account=account or None,
+            behaviour=behaviour,
+        )
         status, body = self.call(
             "PUT",
             f"/api/v1/orders/{order_id}",
             {
                 "currency": "USD",
                 "captured_minor": captured_minor,
-                "payment": {"provider": "stripe", "payment_intent": payment_of(order_id)},
+                "payment": {
+                    "provider": "stripe",
+                    "payment_intent": payment_of(order_id),
+                    "account": account,
+                },
                 "customer": {"ref": "c1", "email": "customer@example.com"},
                 "placed_at": "2026-01-15T10:00:00Z",
                 "source_version": source_version,
