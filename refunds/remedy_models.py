@@ -24,10 +24,12 @@ from effects.models import (
 from effects.triggers import (
     append_only,
     frozen,
+    new_key_by_people,
     no_delete,
     no_open_questions,
     no_truncate,
     only_while_submitting,
+    resolved_by_two_people,
     written_once,
 )
 
@@ -322,6 +324,29 @@ def _credit_of_an_authorized_remedy() -> pgtrigger.Trigger:
     )
 
 
+def _a_new_round_takes_people() -> pgtrigger.Trigger:
+    """What awaits people again, after a new key, is authorized by as many of them as it says.
+
+    A credit's first round is its remedy.
+    """
+    return pgtrigger.Trigger(
+        name="a_new_round_takes_people",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Q(old__state="AWAITING_APPROVAL", new__state="AUTHORIZED"),
+        func="""
+            IF NEW.review_people > (
+                SELECT count(DISTINCT y.decided_by_id) FROM approvals_approval y
+                WHERE y.action_id = NEW.action_id AND y.round = NEW.approval_round AND y.approved
+            ) THEN
+                RAISE EXCEPTION '% needs the approval of % people',
+                    NEW.action_id, NEW.review_people;
+            END IF;
+            RETURN NEW;
+        """,
+    )
+
+
 class CreditAction(AbstractAction):
     """One store credit: a remedy as an effect with a key of its own.
 
@@ -364,6 +389,8 @@ class CreditAction(AbstractAction):
             *action_triggers(),
             no_open_questions(attempt_table="refunds_creditattempt"),
             _credit_of_an_authorized_remedy(),
+            _a_new_round_takes_people(),
+            new_key_by_people(attempt_table="refunds_creditattempt", act_table="approvals_caseact"),
             frozen(
                 "action_id",
                 "remedy",
@@ -407,6 +434,9 @@ class CreditAttempt(AbstractAttempt):
         ]
         triggers: ClassVar[list[Any]] = [
             only_while_submitting(action_table="refunds_creditaction"),
+            resolved_by_two_people(
+                action_table="refunds_creditaction", act_table="approvals_caseact"
+            ),
             frozen(*ATTEMPT_FROZEN),
             written_once(*ATTEMPT_WRITTEN_ONCE),
             no_delete(),

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.contrib.auth.models import Permission, User
 from django.db import transaction
 
+from effects import cases
+from effects.kinds import Locked, kind_named
 from effects.models import Case
+from effects.record import resolve_attempts
 from effects.states import State
 from effects.transitions import move
 from providers.sandbox import Sandbox
 from reconciliation.check_now import check_now
 from refunds import remedies
 from refunds.dispatch import dispatch
-from refunds.kind import REFUND
 from refunds.models import CreditAction, Order, RefundAction, RefundEvent, Remedy
 from refunds.remedies import RemedyDone, RemedyRefused, history_version
 from tests import builders
 
 NOTE = "the bank says that the card is closed"
-# What the sandbox's faults are matched with when they are for a store credit.
-CREDITS = {"method": "POST"}
 
 
 def order_of_customer(sandbox: Sandbox, **facts: Any) -> Order:
@@ -46,22 +48,40 @@ def debt(sandbox: Sandbox, *, order: Order | None = None, **fields: Any) -> Refu
 def given_up(sandbox: Sandbox) -> RefundAction:
     """A refund that ended without proof: nobody found out, and people gave it up."""
     row = debt_without_answer(sandbox)
-    with transaction.atomic():
-        locked = REFUND.lock(action_id=row.action_id)
-        assert locked is not None
-        from effects.record import resolve_attempts
+    give_up(row)
+    return builders.fresh(row)
 
-        resolve_attempts(kind=REFUND, locked=locked, resolution="not_executed", resolved_by="test")
+
+def give_up(row: Any) -> None:
+    """End an UNKNOWN action as two people may, who have looked everywhere."""
+    with locked(row) as found:
+        kind = kind_named(row.action_id.partition(":")[0])
+        resolve_attempts(kind=kind, locked=found, resolution="not_executed", resolved_by="test")
         move(
-            kind=REFUND,
-            locked=locked,
+            kind=kind,
+            locked=found,
             target=State.FAILED_FINAL,
-            event="refund.given_up",
+            event=f"{kind.name}.given_up",
             actor="person:grace",
             data={},
             due_at=None,
         )
-    return builders.fresh(row)
+
+
+@contextmanager
+def locked(row: Any) -> Iterator[Locked]:
+    """An action locked in a transaction, as its kind locks it."""
+    with transaction.atomic():
+        found = kind_named(row.action_id.partition(":")[0]).lock(action_id=row.action_id)
+        assert found is not None
+        yield found
+
+
+def incident(found: Locked) -> None:
+    """Open an incident on a locked action."""
+    cases.open_case(
+        kind=Case.Kind.INCIDENT, effect="refund", locked=found, reason="a drill", evidence={}
+    )
 
 
 def debt_without_answer(sandbox: Sandbox) -> RefundAction:
