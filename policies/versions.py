@@ -1,14 +1,15 @@
-"""Publishing a policy version, and the one in force."""
+"""Policy versions: appending one, and the one in force."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from django.db import connection, transaction
 
 from effects.clock import database_now
 from kernel.canonical import canonical_json, sha256_hex
-from policies.models import PolicyVersion
+from policies.models import PolicyEvent, PolicyVersion
 from policies.parameters import Limit, Parameters, Tier
 
 # What a small shop can run with unchanged: refunds up to 100 units of its currency by policy alone,
@@ -80,22 +81,69 @@ DEFAULT_PARAMETERS = Parameters(
 
 
 def publish(*, parameters: Parameters, published_by: str, note: str = "") -> PolicyVersion:
-    """Append a policy version, which is in force once this commits."""
-    text = canonical_json(parameters.as_json())
+    """Append a policy version, which is in force once this commits.
+
+    For the installation and for programs with the database in their hands. People draft and
+    another one publishes: `policies.drafts`.
+    """
     with transaction.atomic():
-        # No row can be locked that would make a second publisher see the first one's new row. This
-        # lock lets everybody read and one write.
-        with connection.cursor() as cursor:
-            cursor.execute(f"LOCK TABLE {PolicyVersion._meta.db_table} IN SHARE ROW EXCLUSIVE MODE")
-        last = PolicyVersion.objects.order_by("-number").first()
-        return PolicyVersion.objects.create(
-            number=last.number + 1 if last else 1,
-            parameters=parameters.as_json(),
-            parameters_hash=sha256_hex(text),
-            published_by=published_by,
-            published_at=database_now(),
-            note=note,
-        )
+        lock_versions()
+        return append(parameters=parameters, published_by=published_by, note=note)
+
+
+def lock_versions() -> None:
+    """Let everybody read versions and one publish, until this transaction ends.
+
+    No row can be locked that would make a second publisher see the first one's new row.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {PolicyVersion._meta.db_table} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def append(*, parameters: Parameters, published_by: str, note: str, **people: Any) -> PolicyVersion:
+    """The next version and its event, under `lock_versions`.
+
+    `people`: `editor`, `publisher` and `draft`, or none of them.
+    """
+    last = in_force()
+    now = database_now()
+    version = PolicyVersion.objects.create(
+        number=last.number + 1 if last else 1,
+        parameters=parameters.as_json(),
+        parameters_hash=hash_of(parameters),
+        published_by=published_by,
+        published_at=now,
+        note=note,
+        **people,
+    )
+    PolicyEvent.objects.create(
+        kind=PolicyEvent.Kind.PUBLISHED,
+        actor=published_by[:80],
+        person=people.get("publisher"),
+        at=now,
+        draft=people.get("draft"),
+        version=version,
+        data={"number": version.number, "parameters_hash": version.parameters_hash},
+    )
+    return version
+
+
+def hash_of(parameters: Parameters) -> str:
+    """SHA-256 of the parameters in canonical JSON. Raises InvalidInput where there is none."""
+    return sha256_hex(canonical_json(parameters.as_json()))
+
+
+def in_force() -> PolicyVersion | None:
+    """The version that decides now; None: none was published."""
+    return PolicyVersion.objects.order_by("-number").first()
+
+
+def editor_in_force() -> int | None:
+    """The id of the user who last edited the policy in force; None: no person of this site did.
+
+    Whoever it is approves nothing under it.
+    """
+    return PolicyVersion.objects.order_by("-number").values_list("editor_id", flat=True).first()
 
 
 @lru_cache(maxsize=16)
