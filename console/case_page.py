@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 
 from approvals.decide import actor_of
 from approvals.settle import PERMISSION, NotSettled, not_by_hand, settle_case
+from console.case_owner_forms import CaseOwnerForms, owner_context
 from console.evidence import evidence_of
 from console.read_only import ReadOnlyAdmin
 from console.words import in_words, page_of, since
@@ -49,7 +50,7 @@ class OpenOrClosed(admin.SimpleListFilter):
 
 
 @admin.register(Case)
-class CaseAdmin(ReadOnlyAdmin):
+class CaseAdmin(CaseOwnerForms, ReadOnlyAdmin):
     """One thing that a person must settle."""
 
     list_display = ("kind", "about", "owner", "opened_at", "due_at", "closed_at")
@@ -65,11 +66,12 @@ class CaseAdmin(ReadOnlyAdmin):
         return case.action_id or case.resource
 
     def get_urls(self) -> list[Any]:
-        """The two things a person can do beside Django's pages. Both are POST."""
+        """What a person can do beside Django's pages. All of it is POST."""
         wrap = self.admin_site.admin_view
         return [
             path("<int:pk>/check-now/", wrap(self.check_view), name="effects_case_check"),
             path("<int:pk>/close/", wrap(self.close_view), name="effects_case_close"),
+            *self.owner_urls(),
             *super().get_urls(),
         ]
 
@@ -131,13 +133,17 @@ def _page(request: HttpRequest, case: Case) -> dict[str, Any]:
         else None
     )
     context: dict[str, Any] = evidence_of(action) if action is not None else {}
-    return context | {
-        "case": case,
-        "is_open": case.closed_at is None,
-        "open_for": since(case.opened_at, now=now),
-        "overdue": case.closed_at is None and case.due_at < now,
-        "found": in_words(case.evidence),
-        "action_page": page_of(action) if action is not None else "",
-        "not_by_hand": not_by_hand(case, action_is_final=bool(action and action.is_final)),
-        "may_settle": user.has_perm(PERMISSION),
-    }
+    return (
+        context
+        | owner_context(case)
+        | {
+            "case": case,
+            "is_open": case.closed_at is None,
+            "open_for": since(case.opened_at, now=now),
+            "overdue": case.closed_at is None and case.due_at < now,
+            "found": in_words(case.evidence),
+            "action_page": page_of(action) if action is not None else "",
+            "not_by_hand": not_by_hand(case, action_is_final=bool(action and action.is_final)),
+            "may_settle": user.has_perm(PERMISSION),
+        }
+    )

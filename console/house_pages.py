@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
@@ -47,11 +48,15 @@ class SwitchAdmin(ReadOnlyAdmin):
                 scope=request.POST.get("scope", "").strip(),
                 reason=request.POST.get("reason", ""),
                 actor=actor_of(user),
+                until=_moment(request.POST.get("until", "")),
             )
         except InvalidInput as error:
             messages.error(request, f"Nothing was stopped: {error}")
         else:
-            messages.success(request, "It is on." if new else "It was on already.")
+            messages.success(
+                request,
+                "It is on." if new else "It is on for that long already. Nothing was changed.",
+            )
         return HttpResponseRedirect(reverse("admin:effects_switch_changelist"))
 
     @method_decorator(require_POST)
@@ -90,6 +95,17 @@ class SwitchAdmin(ReadOnlyAdmin):
             request, object_id, form_url, may | (extra_context or {})
         )
         return found
+
+
+def _moment(text: str) -> datetime | None:
+    """When a switch ends by itself, UTC unless it says otherwise; None for ""."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(field="until", reason="must be a date and a time") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @admin.register(Breaker)

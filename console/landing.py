@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from console.words import duration, page_of, since
+from effects.cases import awake
 from effects.clock import database_now
 from effects.kinds import all_kinds
 from effects.models import Case
@@ -56,7 +57,7 @@ def landing(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "oldest_cases": [
             {"row": case, "page": page_of(case), "open_for": since(case.opened_at, now=now)}
             | {"overdue": case.due_at < now}
-            for case in Case.objects.filter(closed_at__isnull=True).order_by("due_at")[:SHOWN_MAX]
+            for case in Case.objects.filter(awake(now=now)).order_by("due_at")[:SHOWN_MAX]
         ],
         "stuck": _stuck(now),
         "switches_on": found.switches_on,
