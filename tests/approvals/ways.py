@@ -125,5 +125,5 @@ def rounds(action: RefundAction) -> list[tuple[int, str]]:
 def sql(text: str, *values: Any) -> int:
     """One statement as written; how many rows it changed."""
     with connection.cursor() as cursor:
-        cursor.execute(text, values)
+        cursor.execute(text, values or None)
         return int(cursor.rowcount)
