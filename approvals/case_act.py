@@ -120,7 +120,9 @@ class CaseAct(models.Model):
             ),
             models.CheckConstraint(
                 name="case_act_of_a_new_key_is_typed",
-                condition=~Q(act="new_key") | Q(typed_amount_minor__gt=0),
+                # NULL > 0 is not false, and a CHECK passes what is not false.
+                condition=~Q(act="new_key")
+                | Q(typed_amount_minor__isnull=False, typed_amount_minor__gt=0),
             ),
         ]
 
