@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from effects.models import Case, Switch
+from effects.outcomes import Succeeded
 from effects.states import State
 from effects.switches import turn_on
 from kernel.identity import credit_action_id
+from providers.port import SendRequest
+from providers.registry import payment_provider
 from reconciliation.check_now import check_now
 from reconciliation.sweep import sweep
 from refunds import credits
@@ -65,8 +68,13 @@ def test_it_is_sent_once_however_often_it_is_dispatched(sandbox, debt):
 
 
 def test_the_dispatch_sweep_finds_a_credit_whose_hint_was_lost(debt, monkeypatch):
-    told = []
-    monkeypatch.setattr(credits, "tell_a_worker", lambda *, action_id: told.append(action_id) or 1)
+    told: list[str] = []
+
+    def tell(*, action_id: str) -> bool:
+        told.append(action_id)
+        return True
+
+    monkeypatch.setattr(credits, "tell_a_worker", tell)
     remedy = debts.proposed(debt, "store_credit")
     told.clear()
     builders.skew_clock(3_600)
@@ -291,9 +299,9 @@ def test_a_replayed_credit_is_read_again(sandbox, debt):
     """The first answer was lost after the provider stored it; the same key is sent again."""
     remedy = debts.proposed(debt, "store_credit")
     credit = debts.credit_of(remedy)
-    provider = credits.payment_provider("stripe")
+    provider = payment_provider("stripe")
     outcome = provider.send_credit(
-        request=credits.SendRequest(
+        request=SendRequest(
             payload=credit.payload, idempotency_key=credit.action_id, account=credit.account
         )
     )
@@ -302,6 +310,7 @@ def test_a_replayed_credit_is_read_again(sandbox, debt):
 
     credit = sent(remedy)
 
+    assert isinstance(outcome, Succeeded)
     assert credit.provider_ref == outcome.effect.ref
     assert debts.paid(sandbox, debt.order) == [7_900]
     assert debts.fresh(remedy).state == "ISSUED"
