@@ -66,5 +66,10 @@ class Decision:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The marks that rules left on it, like `qa_sample`."""
+        """The marks that rules left on what policy allowed, like `qa_sample`.
+
+        What a person decides, or nobody, is not sampled for a person to look at later.
+        """
+        if self.verdict is not Verdict.ALLOW:
+            return ()
         return tuple(sorted({rule.tag for rule in self.rules if rule.tag}))
