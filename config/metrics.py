@@ -86,8 +86,9 @@ def _cases(now: Standing) -> Iterable[Metric]:
     )
     escalated = GaugeMetricFamily(
         "refund_once_escalated_cases",
-        "Open cases that went over a due time and to the next in line.",
-        labels=["kind"],
+        "Open cases that went to the next in line, by how often: at their due time (level 1), and "
+        "when it was over twice (level 2).",
+        labels=["kind", "level"],
     )
     snoozed = GaugeMetricFamily(
         "refund_once_snoozed_cases", "Open cases that were put off for now.", labels=["kind"]
@@ -100,7 +101,8 @@ def _cases(now: Standing) -> Iterable[Metric]:
     for found in now.cases:
         count.add_metric([found.kind.value], found.count)
         overdue.add_metric([found.kind.value], found.overdue)
-        escalated.add_metric([found.kind.value], found.escalated)
+        for level, escalated_cases in enumerate(found.escalated, start=1):
+            escalated.add_metric([found.kind.value, str(level)], escalated_cases)
         snoozed.add_metric([found.kind.value], found.snoozed)
         age.add_metric([found.kind.value], found.age_seconds)
     return count, overdue, escalated, snoozed, age

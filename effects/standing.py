@@ -50,13 +50,14 @@ class StateStanding:
 class CaseStanding:
     """The open cases of one kind; `age_seconds` of the oldest.
 
-    `escalated`: how many went to the next in line; `snoozed`: how many ask nobody for now.
+    `escalated`: how many went to the next in line once, and how many twice. `snoozed`: how many
+    ask nobody for now.
     """
 
     kind: Case.Kind
     count: int = 0
     overdue: int = 0
-    escalated: int = 0
+    escalated: tuple[int, int] = (0, 0)
     snoozed: int = 0
     age_seconds: float = 0.0
 
@@ -181,7 +182,8 @@ def _cases() -> tuple[CaseStanding, ...]:
         .annotate(
             count=Count("pk"),
             overdue=Count("pk", filter=Q(due_at__lt=DatabaseNow())),
-            escalated=Count("pk", filter=Q(escalations__gt=0)),
+            once=Count("pk", filter=Q(escalations=1)),
+            twice=Count("pk", filter=Q(escalations__gte=2)),
             snoozed=Count("pk", filter=Q(snoozed_until__gt=DatabaseNow())),
             age=Max(_age("opened_at")),
         )
@@ -193,7 +195,7 @@ def _cases() -> tuple[CaseStanding, ...]:
             kind=kind,
             count=row["count"],
             overdue=row["overdue"],
-            escalated=row["escalated"],
+            escalated=(row["once"], row["twice"]),
             snoozed=row["snoozed"],
             age_seconds=float(row["age"]),
         )

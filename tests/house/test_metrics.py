@@ -121,7 +121,8 @@ def test_what_waits_for_people_is_told_by_queue_and_tier():
     assert found["refund_once_open_actions", "refund/AWAITING_APPROVAL"] == 1
     assert found["refund_once_review_open", "cases/"] == 1
     assert found["refund_once_review_oldest_age_seconds", "cases/"] >= 5 * 3_600
-    assert found["refund_once_escalated_cases", "failed"] == 1
+    assert found["refund_once_escalated_cases", "failed/1"] == 1
+    assert found["refund_once_escalated_cases", "failed/2"] == 0
     assert found["refund_once_snoozed_cases", "failed"] == 1
     assert found["refund_once_approval_ttl_seconds", ""] == settings.APPROVAL_TTL_SECONDS
 
