@@ -24,7 +24,7 @@ from effects.models import Case
 from effects.states import State
 from effects.transitions import move, postpone
 from effects.transitions import note as note_in_history
-from policies.models import PolicyVersion
+from policies.versions import editor_in_force
 
 NOTE_CHARACTERS_MAX = 2_000
 # What a decision answers: "the approval no longer holds" and "it was refunded elsewhere".
@@ -238,12 +238,11 @@ def why_not_yours(*, kind: EffectKind, action: Any, user: User, yes: bool = True
             sentence=f"You answer for {action.proposed_by}, which proposed it, and cannot approve "
             "it. Nothing was changed; ask somebody else, or reject it.",
         )
-    policy = PolicyVersion.objects.order_by("-number").only("number", "editor_id").first()
-    if policy is not None and policy.editor_id == user.pk:
+    if editor_in_force() == user.pk:
         return Refused(
             why=Why.IS_POLICY_EDITOR,
-            sentence=f"You were the last to edit policy {policy.number}, which is in force, and "
-            "cannot approve under it. Nothing was changed; ask somebody else, or reject it.",
+            sentence="You were the last to edit the policy that is in force, and cannot approve "
+            "under it. Nothing was changed; ask somebody else, or reject it.",
         )
     return None
 

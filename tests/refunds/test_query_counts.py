@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from effects.claim import Claimed, claim
 from effects.send import send
-from policies.parameters import Limit
+from policies.parameters import Limit, Tier
 from providers.sandbox import Sandbox
 from refunds.kind import REFUND
 from refunds.models import RefundAction
@@ -112,6 +112,24 @@ def test_a_claim_costs_seven_statements_and_one_commit(action: RefundAction) -> 
         "SELECT refunds_refundaction FOR UPDATE",  # order and action together
         "SELECT now",  # everything beside them, in one
         "SELECT usage",  # the policy decides again
+        "UPDATE refunds_order",
+        "UPDATE refunds_refundaction",
+        "INSERT refunds_refundevent",
+        "INSERT refunds_refundattempt",
+    ]
+    assert cost.commits == 1
+
+
+def test_a_claim_of_what_two_people_approved_costs_as_much(sandbox: Sandbox) -> None:
+    builders.policy(ceiling_minor={}, tiers=(Tier(tier=1, up_to_base_minor=None, people=2),))
+    action = builders.action(builders.order(sandbox=sandbox))
+    builders.approved(action, builders.person(), builders.person())
+    with counted() as cost:
+        assert isinstance(claim(kind=REFUND, action_id=action.action_id, worker="w"), Claimed)
+    assert cost.statements == [
+        "SELECT refunds_refundaction FOR UPDATE",  # order and action together
+        "SELECT now",  # everything beside them, in one
+        "SELECT approvals_approval",  # every yes of the round, and what its giver may now
         "UPDATE refunds_order",
         "UPDATE refunds_refundaction",
         "INSERT refunds_refundevent",
