@@ -283,6 +283,11 @@ class Environment(Timeouts):
         return found
 
     @property
+    def next_in_line(self) -> str:
+        """Who gets cases past their due time: CASE_ESCALATION_OWNER, else CASE_OWNER."""
+        return self.case_escalation_owner or self.case_owner
+
+    @property
     def broker(self) -> str:
         """The broker's address: BROKER_URL, else REDIS_URL."""
         return (self.broker_url or self.redis_url).get_secret_value()

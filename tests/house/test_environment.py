@@ -103,6 +103,15 @@ def test_a_value_that_cannot_be_used_is_named(
     assert any(said in problem for problem in problems())
 
 
+def test_the_next_in_line_is_the_owner_of_cases_until_another_is_named(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv("CASE_OWNER", "grace")
+    assert read_environment().next_in_line == "grace"
+    environment.setenv("CASE_ESCALATION_OWNER", "ada")
+    assert read_environment().next_in_line == "ada"
+
+
 @pytest.mark.parametrize("name", ["CRASH_POINTS_DIR", "DEVELOPMENT"])
 def test_what_belongs_to_tests_is_refused_beside_a_live_key(
     environment: pytest.MonkeyPatch, name: str
