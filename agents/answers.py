@@ -12,7 +12,9 @@ from pydantic import BaseModel, Field
 from approvals.models import Approval
 from effects.models import Case
 from effects.states import FINAL_STATES, State
+from policies.decision import Verdict
 from policies.models import DecisionRecord
+from refunds.explain import Explained
 from refunds.models import RefundAction
 
 # What the caller should do next, by state. Read by models: no sentence may invite a second
@@ -66,6 +68,16 @@ class DecisionAnswer(BaseModel):
     verdict: Literal["ALLOW", "REVIEW", "HOLD", "DENY"]
     policy_version: int
     rules: list[RuleAnswer]
+
+
+class ExplainAnswer(BaseModel):
+    """What the policy in force says about a refund that nobody proposed."""
+
+    verdict: Literal["ALLOW", "REVIEW", "HOLD", "DENY"]
+    tier: int | None = Field(description="of REVIEW: the least tier of who approves")
+    people: int | None = Field(description="of REVIEW: how many different people approve")
+    rules: list[RuleAnswer]
+    policy_version: int = Field(description="the version in force; 0 before the first one")
 
 
 class ApprovalAnswer(BaseModel):
@@ -146,6 +158,21 @@ def answer_of_new(*, action: RefundAction, decision: DecisionRecord) -> ActionAn
             },
             "newest_approval": None,
             "open_case": None,
+        }
+    )
+
+
+def explain_answer(explained: Explained) -> ExplainAnswer:
+    """The answer of an explanation. Who approves is said where somebody does."""
+    decision = explained.decision
+    is_review = decision.verdict is Verdict.REVIEW
+    return ExplainAnswer.model_validate(
+        {
+            "verdict": decision.verdict.name,
+            "tier": decision.tier if is_review else None,
+            "people": decision.people if is_review else None,
+            "rules": [rule.as_json() for rule in decision.rules],
+            "policy_version": explained.policy_version,
         }
     )
 

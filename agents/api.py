@@ -14,16 +14,25 @@ from ninja import NinjaAPI, Path, Query
 from ninja.openapi.schema import OpenAPISchema
 from pydantic import BaseModel
 
-from agents.answers import ActionAnswer, ActionPage, answer_of_new, read_answer, read_answers
+from agents.answers import (
+    ActionAnswer,
+    ActionPage,
+    ExplainAnswer,
+    answer_of_new,
+    explain_answer,
+    read_answer,
+    read_answers,
+)
 from agents.bearer import AgentBearer
 from agents.door import problem_of, refuse_unknown_parameters
 from agents.models import AgentKey
 from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem
 from agents.request_id import request_id
-from agents.shapes import ActionId, Cursor, Identifier, OrderAnswer, OrderIn, ProposalIn
+from agents.shapes import ActionId, Cursor, ExplainIn, Identifier, OrderAnswer, OrderIn, ProposalIn
 from agents.strict_json import StrictParser, parse_object, require_json
 from kernel.errors import InvalidInput
 from kernel.strict_json import shown_name
+from refunds.explain import explain_refund
 from refunds.models import Order, RefundAction
 from refunds.orders import mirror_order
 from refunds.propose import (
@@ -249,6 +258,29 @@ def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResp
         )
     _told("Withdrawn", "withdrawal.done", answer)
     return _json(answer)
+
+
+@api.post(
+    "/policy/explain",
+    response=_answers({200: ExplainAnswer}, Kind.ORDER_UNKNOWN, *_BODY),
+    operation_id="explain_policy",
+    summary="What the policy would say about a refund",
+)
+def post_explanation(request: HttpRequest, refund: ExplainIn) -> HttpResponse:
+    """Decide a refund without proposing it. Nothing is recorded, reserved or sent.
+
+    For integrating and for showing staff what to expect. The proposal is decided again when it is
+    made, on the facts of then.
+    """
+    refuse_unknown_parameters(request)
+    explained = explain_refund(
+        **refund.model_dump(exclude={"lines"}),
+        lines=tuple(ProposalLine(**line.model_dump()) for line in refund.lines),
+        proposer=_key(request).prefix,
+    )
+    if isinstance(explained, UnknownOrder):
+        return _order_unknown(explained.order_id)
+    return _json(explain_answer(explained))
 
 
 def _refuse_fields(request: HttpRequest) -> None:

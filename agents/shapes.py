@@ -119,6 +119,18 @@ class ProposalIn(_Sent):
     )
 
 
+class ExplainIn(_Sent):
+    """A refund to be explained. It has no request id, since nothing comes of it."""
+
+    order_id: Identifier
+    amount_minor: int = Field(ge=1, le=AMOUNT_MINOR_MAX, examples=[7900])
+    currency: Currency
+    reason: Identifier = Field(examples=["requested_by_customer"])
+    lines: list[ProposalLineIn] = Field(
+        default=[], max_length=LINES_MAX, description="what the amount is for"
+    )
+
+
 class PaymentIn(_Sent):
     """What the order was paid with. It stays once a refund of the order exists."""
 

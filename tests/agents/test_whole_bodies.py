@@ -71,7 +71,7 @@ def test_the_document_declares_that_a_length_is_required() -> None:
         for method, operation in operations.items()
         if method in ("post", "put")
     ]
-    assert len(with_body) == 3
+    assert len(with_body) == 4
     assert all("411" in responses and "400" in responses for responses in with_body)
 
 
