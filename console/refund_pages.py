@@ -16,12 +16,14 @@ from unfold.decorators import display
 from approvals.decide import ApprovedByOne, Refused, Seen, Why, approve, reject
 from approvals.models import Approval
 from approvals.standing import tier_of
+from console.approving import decide_panel, shown_to
 from console.evidence import LINES_MAX, evidence_of, line_of
 from console.read_only import ReadOnlyAdmin
-from console.words import STATE_COLOURS, action_link, in_words, page_of, visible
+from console.remedy_page import remedies_of
+from console.words import STATE_COLOURS, action_link, page_of, visible
 from effects.states import State
 from kernel.money import format_amount
-from policies.models import DecisionRecord, PolicyVersion
+from policies.models import DecisionRecord
 from refunds.kind import REFUND
 from refunds.models import (
     AgentNote,
@@ -217,17 +219,14 @@ def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
     order, seen = action.order, request.GET.get("seen", "")
     user: Any = request.user
     note = AgentNote.objects.filter(action=action).first()
-    policy = PolicyVersion.objects.first()
-    return evidence_of(action) | {
+    return remedies_of(request, action) | evidence_of(action) | {
         "order": order,
         "order_page": page_of(order),
         "amount": format_amount(action.amount_minor, action.currency),
         "left": format_amount(order.refundable_minor + action.reserved_minor, order.currency),
         "agent_note": visible(note.text) if note else "",
         "siblings": siblings_of(order, beside=action),
-        "undecided": action.state == State.AWAITING_APPROVAL,
-        "may_decide": tier_of(user, decide_permission=REFUND.decide_permission) > 0,
-        "policy_version": policy.number if policy else 0,
+        **decide_panel(action=action, user=user),
         "seen": seen,
         "changed": _changed_since(order, seen=seen),
     }
@@ -294,7 +293,9 @@ class DecisionRecordAdmin(ReadOnlyAdmin):
 class ApprovalAdmin(ReadOnlyAdmin):
     """Decisions of people."""
 
-    list_display = ("action_id", "number", "approved", "decided_by", "decided_at", "expires_at")
+    list_display = (
+        "action_id", "number", "round", "approved", "decided_by", "tier", "decided_at", "expires_at"
+    )  # fmt: skip
     exact_search = ("action_id", "decided_by__username")
     list_select_related = ("decided_by",)
     readonly_fields = ("page", "bound_to")
@@ -307,4 +308,4 @@ class ApprovalAdmin(ReadOnlyAdmin):
     @admin.display(description="bound to")
     def bound_to(self, row: Approval) -> str:
         """What had to be the same when it was sent."""
-        return "; ".join(f"{label}: {text}" for label, text in in_words(row.facts))
+        return "; ".join(f"{label}: {text}" for label, text in shown_to(row))
