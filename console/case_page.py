@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 
 from approvals.decide import actor_of
 from approvals.settle import PERMISSION, NotSettled, not_by_hand, settle_case
+from console.case_act_forms import CaseActForms, acts_context
 from console.case_owner_forms import CaseOwnerForms, owner_context
 from console.evidence import evidence_of
 from console.read_only import ReadOnlyAdmin
@@ -50,7 +51,7 @@ class OpenOrClosed(admin.SimpleListFilter):
 
 
 @admin.register(Case)
-class CaseAdmin(CaseOwnerForms, ReadOnlyAdmin):
+class CaseAdmin(CaseActForms, CaseOwnerForms, ReadOnlyAdmin):
     """One thing that a person must settle."""
 
     list_display = ("kind", "about", "owner", "opened_at", "due_at", "closed_at")
@@ -71,6 +72,7 @@ class CaseAdmin(CaseOwnerForms, ReadOnlyAdmin):
         return [
             path("<int:pk>/check-now/", wrap(self.check_view), name="effects_case_check"),
             path("<int:pk>/close/", wrap(self.close_view), name="effects_case_close"),
+            *self.act_urls(),
             *self.owner_urls(),
             *super().get_urls(),
         ]
@@ -132,9 +134,11 @@ def _page(request: HttpRequest, case: Case) -> dict[str, Any]:
         if kind
         else None
     )
+    acts = acts_context(case=case, kind=kind, action=action, user=user, now=now)
     context: dict[str, Any] = evidence_of(action) if action is not None else {}
     return (
-        context
+        acts
+        | context
         | owner_context(case)
         | {
             "case": case,
