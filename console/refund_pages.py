@@ -219,7 +219,8 @@ def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
     order, seen = action.order, request.GET.get("seen", "")
     user: Any = request.user
     note = AgentNote.objects.filter(action=action).first()
-    return remedies_of(request, action) | evidence_of(action) | {
+    return evidence_of(action) | {
+        **remedies_of(request, action),
         "order": order,
         "order_page": page_of(order),
         "amount": format_amount(action.amount_minor, action.currency),
