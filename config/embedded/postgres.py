@@ -40,7 +40,7 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     # Workers, web threads and several test processes, each with its connections.
-    "max_connections": "200",
+    "max_connections": "300",
     "timezone": "UTC",
     "log_timezone": "UTC",
 }

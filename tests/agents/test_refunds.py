@@ -293,13 +293,14 @@ def test_what_each_call_costs_in_statements_and_commits(
     propose(caller, order, 201, request_id="1")  # reads the policy version for this process
     action_id = f"refund:order-{order.order_id}:request-3"
     # The key, the time, the order, its row between a savepoint and its release, its history; then
-    # the key, the time, the order.
+    # the key, the time, the order, and when it was last stated.
     stated = order_body()
     assert counted(lambda: read(caller.call("PUT", "/orders/new", stated), 201)) == (7, 1)
-    assert counted(lambda: read(caller.call("PUT", "/orders/new", stated), 200)) == (3, 1)
-    # The key; then: is it known, lock the order, the facts beside it, the action, its decision, its
-    # two events. The answer of a new action is made of what was just written.
-    assert counted(lambda: propose(caller, order, 201)) == (7, 1)
+    assert counted(lambda: read(caller.call("PUT", "/orders/new", stated), 200)) == (4, 1)
+    # The key; then: is it known, lock the order, the facts beside it, the locks of the limits, what
+    # was used of them, the action, its decision, its two events. The answer of a new action is made
+    # of what was just written.
+    assert counted(lambda: propose(caller, order, 201)) == (9, 1)
     # The key, is it known, the answer.
     assert counted(lambda: propose(caller, order, 200)) == (3, 0)
     assert counted(lambda: propose(caller, order, 409, amount_minor=1)) == (3, 0)

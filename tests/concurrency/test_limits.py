@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,10 +12,11 @@ from effects.models import Case
 from effects.states import State
 from policies.models import DecisionRecord
 from policies.parameters import Limit
+from policies.versions import publish
 from refunds.kind import REFUND
 from refunds.models import RefundAction
 from refunds.propose import Recorded, propose_refund
-from refunds.tasks import dispatch_refund
+from refunds.tasks import dispatch_action
 from tests import builders
 from tests.concurrency.test_races import at_once, insisting
 
@@ -26,7 +28,12 @@ EACH_MINOR = 1_000
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_refund, "delay", lambda action_id: None)
+    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+
+
+def _only(**limits: object) -> None:
+    """A policy with these limits and no other."""
+    publish(parameters=replace(builders.ALLOW_ALL, **limits), published_by="test")  # type: ignore[arg-type]
 
 
 def _allowed_minor() -> int:
@@ -64,7 +71,7 @@ def _a_hundred_at_once(*, used_minor: int, proposers: int, **scope: object) -> l
 def test_a_hundred_proposals_at_once_at_ninety_percent_never_pass_a_budget(
     limit: Limit, proposers: int
 ) -> None:
-    builders.policy(budgets=(limit,))
+    _only(budgets=(limit,))
     actions = _a_hundred_at_once(used_minor=90_000, proposers=proposers, customer_ref="cus_1")
 
     assert _allowed_minor() == BUDGET_MINOR
@@ -81,7 +88,7 @@ def test_a_hundred_proposals_at_once_at_ninety_percent_never_pass_a_budget(
 
 
 def test_above_a_limit_that_holds_nothing_is_decided_and_somebody_is_called_once() -> None:
-    builders.policy(velocity=(Limit(scope="agent", window="hour", hold_base_minor=BUDGET_MINOR),))
+    _only(velocity=(Limit(scope="agent", window="hour", hold_base_minor=BUDGET_MINOR),))
     actions = _a_hundred_at_once(used_minor=90_000, proposers=1)
 
     assert _allowed_minor() == BUDGET_MINOR
@@ -92,6 +99,6 @@ def test_above_a_limit_that_holds_nothing_is_decided_and_somebody_is_called_once
 
 
 def test_a_count_is_a_limit_too() -> None:
-    builders.policy(velocity=(Limit(scope="agent", window="hour", review_count=11),))
+    _only(velocity=(Limit(scope="agent", window="hour", review_count=11),))
     actions = _a_hundred_at_once(used_minor=1_000, proposers=1)
     assert [action.state for action in actions].count(State.AUTHORIZED) == 10

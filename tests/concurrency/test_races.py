@@ -27,7 +27,7 @@ from refunds.kind import REFUND
 from refunds.models import Order, RefundAction, RefundAttempt, RefundEvent
 from refunds.orders import OrderFacts, mirror_order
 from refunds.propose import Recorded, Replayed, propose_refund
-from refunds.tasks import dispatch_refund
+from refunds.tasks import dispatch_action
 from refunds.withdraw import Withdrawn, withdraw_refund
 from tests import builders
 
@@ -46,6 +46,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
             results[number] = call()
         except BaseException as error:
             results[number] = error
+            gate.abort()  # or the others would wait for this one for ever
         finally:
             connections.close_all()
 
@@ -84,7 +85,7 @@ def insisting(call: Callable[[], Any]) -> Callable[[], Any]:
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker of anybody's listens; the tests dispatch themselves."""
-    monkeypatch.setattr(dispatch_refund, "delay", lambda action_id: None)
+    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
 
 
 def assert_balances_add_up(order: Order) -> None:
@@ -294,7 +295,7 @@ def test_two_sweeps_at_once_hint_each_action_once(monkeypatch: pytest.MonkeyPatc
     for _ in range(20):
         builders.action(builders.order())
     RefundAction.objects.update(due_at=database_now())
-    monkeypatch.setattr(dispatch_refund, "delay", published.append)
+    monkeypatch.setattr(dispatch_action, "delay", published.append)
     counts = at_once(*[hint_due_actions] * 4)
     assert sum(counts) == len(published) == 20
     assert len(set(published)) == 20

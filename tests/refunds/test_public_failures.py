@@ -47,7 +47,7 @@ def test_a_new_request_beside_an_unknown_one_needs_a_person() -> None:
 def test_a_worker_is_told_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, bool]] = []
     monkeypatch.setattr(
-        tasks.dispatch_refund,
+        tasks.dispatch_action,
         "delay",
         lambda action_id: told.append((action_id, connection.in_atomic_block)),
     )
@@ -58,11 +58,11 @@ def test_a_worker_is_told_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_lost_hint_is_found_by_the_sweep(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.dispatch_refund, "delay", lambda action_id: None)
+    monkeypatch.setattr(tasks.dispatch_action, "delay", lambda action_id: None)
     order = builders.order(sandbox=sandbox)
     action = builders.action(order)
     monkeypatch.setattr(
-        tasks.dispatch_refund, "delay", lambda action_id: dispatch(action_id=action_id)
+        tasks.dispatch_action, "delay", lambda action_id: dispatch(action_id=action_id)
     )
     assert hint_due_actions() == 0  # not due yet: the hint may still be on its way
     builders.skew_clock(settings.DISPATCH_SWEEP_SECONDS + 1)
@@ -77,13 +77,13 @@ def test_a_broker_that_is_down_at_the_commit_changes_no_answer(
     def down(action_id: str) -> None:
         raise ConnectionRefusedError("no broker")
 
-    monkeypatch.setattr(tasks.dispatch_refund, "delay", down)
+    monkeypatch.setattr(tasks.dispatch_action, "delay", down)
     order = builders.order(sandbox=sandbox)
     action = builders.action(order)  # raises nothing
     builders.skew_clock(settings.DISPATCH_SWEEP_SECONDS + 1)
     hint_due_actions()
     monkeypatch.setattr(
-        tasks.dispatch_refund, "delay", lambda action_id: dispatch(action_id=action_id)
+        tasks.dispatch_action, "delay", lambda action_id: dispatch(action_id=action_id)
     )
     assert hint_due_actions() == 1  # what could not be told is due at once
     assert builders.fresh(action).state == State.SUCCEEDED
@@ -92,7 +92,7 @@ def test_a_broker_that_is_down_at_the_commit_changes_no_answer(
 def test_fifty_deliveries_at_once_are_one_request(sandbox: Sandbox) -> None:
     order = builders.order(sandbox=sandbox)
     action = builders.action(order)
-    ended = in_threads([lambda: tasks.dispatch_refund(action.action_id)] * 50)
+    ended = in_threads([lambda: tasks.dispatch_action(action.action_id)] * 50)
     assert ended.count("succeeded") == 1
     assert len(builders.refunds_on_the_wire(sandbox)) == 1
     assert len(sandbox.refunds(order.payment_ref)) == 1
@@ -112,7 +112,7 @@ def test_two_refunds_at_once_never_pass_what_was_captured(sandbox: Sandbox) -> N
 
 @pytest.mark.parametrize("message", ["", "refund:order-1:request-none", "x" * 10_000, 4821, None])
 def test_a_forged_message_does_nothing(sandbox: Sandbox, message: Any) -> None:
-    tasks.dispatch_refund(message)
+    tasks.dispatch_action(message)
     assert sandbox.requests() == []
 
 
