@@ -1,75 +1,21 @@
-"""The stale approval: 79.00 approved at version 18, another's 30.00 goes through, 79.00 resumes."""
+"""The stale approval: two people approve 79.00 at version 18, another's 30.00 goes through, 79.00
+resumes: nothing is sent, it is said what changed, and both must approve again.
+"""
 
 from __future__ import annotations
 
-import http.cookiejar
-import re
-import secrets
-import urllib.parse
-import urllib.request
+from datetime import UTC
 
 import pytest
 import redis
 
+from tests.acceptance.people import ENOUGH, FIRST_YES, people_of_tier_2
 from tests.acceptance.world import World, payment_of, running_world
 
 pytestmark = pytest.mark.timeout(240)
 
 VERSION = 18
 CAPTURED_MINOR = 20_000
-REVIEWER = "reviewer"
-
-# What `make` has no command for: a policy that asks a person about 79.00, and that person.
-SET_UP = """
-from dataclasses import replace
-from django.contrib.auth.models import Permission, User
-from policies.versions import DEFAULT_PARAMETERS, publish
-publish(
-    parameters=replace(DEFAULT_PARAMETERS, ceiling_minor={{"USD": 5_000}}), published_by="operator"
-)
-user = User.objects.create_user("{reviewer}", password="{password}", is_staff=True)
-user.user_permissions.add(*Permission.objects.filter(
-    codename__in=["decide_refund", "view_refundaction", "view_order"]
-))
-"""
-
-
-class Reviewer:
-    """A person at the staff site: a browser's cookies, forms as they are shown."""
-
-    def __init__(self, world: World, *, password: str) -> None:
-        self.world = world
-        self.jar = http.cookiejar.CookieJar()
-        self.browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar))
-        page = self.get("/admin/login/")
-        said = self.post(
-            "/admin/login/?next=/admin/",
-            {"username": REVIEWER, "password": password, **hidden(page)},
-        )
-        assert "/admin/logout/" in said, "the log-in was refused"
-
-    def get(self, path: str) -> str:
-        with self.browser.open(self.world.stack.url + path, timeout=30) as answer:
-            return str(answer.read().decode())
-
-    def post(self, path: str, fields: dict[str, str]) -> str:
-        body = urllib.parse.urlencode(fields).encode()
-        request = urllib.request.Request(self.world.stack.url + path, data=body)
-        with self.browser.open(request, timeout=30) as answer:
-            return str(answer.read().decode())
-
-    def approve(self, action_id: str, *, note: str = "") -> str:
-        """Open the refund's page and press Approve; returns the page that follows."""
-        pk = self.world.action(action_id)["id"]
-        shown = self.get(f"/admin/refunds/refundaction/{pk}/change/")
-        return self.post(
-            f"/admin/refunds/refundaction/{pk}/approve/", {"note": note} | hidden(shown)
-        )
-
-
-def hidden(page: str) -> dict[str, str]:
-    """The hidden fields of a page's forms."""
-    return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page))
 
 
 def bring_to_version(world: World, order_id: str, version: int) -> None:
@@ -96,8 +42,7 @@ def bring_to_version(world: World, order_id: str, version: int) -> None:
 def test_an_approval_that_went_stale_sends_nothing_and_a_new_one_sends_once() -> None:
     # Without beat: what happens, happens in the order told here.
     with running_world(workers=1, beat=0) as world:
-        password = secrets.token_urlsafe(16)
-        world.stack.manage("shell", "-c", SET_UP.format(reviewer=REVIEWER, password=password))
+        alice, bob = people_of_tier_2(world, "alice", "bob")
         order_id = "4821"
         world.provider.payment(amount=CAPTURED_MINOR, currency="usd", id=payment_of(order_id))
         bring_to_version(world, order_id, VERSION)
@@ -107,10 +52,12 @@ def test_an_approval_that_went_stale_sends_nothing_and_a_new_one_sends_once() ->
         assert (status, proposed["state"]) == (201, "AWAITING_APPROVAL")
         assert proposed["order_version"] == VERSION
 
-        # Approved; the worker that should send it is dead and its message is lost.
+        # Approved by both; the worker that should send it is dead and its message is lost.
         world.stack.kill("worker")
-        person = Reviewer(world, password=password)
-        assert "Approved. A worker sends it." in person.approve(action_id)
+        assert FIRST_YES in alice.approve(action_id)
+        assert world.action(action_id)["state"] == "AWAITING_APPROVAL"
+        assert "needs somebody else as well" in alice.approve(action_id)
+        assert ENOUGH in bob.approve(action_id)
         assert world.action(action_id)["state"] == "AUTHORIZED"
         assert world.action(action_id)["bound_version"] == VERSION
         with redis.Redis.from_url(world.stack.redis_url) as broker:
@@ -147,17 +94,25 @@ def test_an_approval_that_went_stale_sends_nothing_and_a_new_one_sends_once() ->
             "SELECT * FROM effects_case WHERE action_id = %s AND closed_at IS NULL", action_id
         )
         version_now = world.call("GET", f"/api/v1/orders/{order_id}")[1]["version"]
-        assert f"is at version {version_now}, not {VERSION}" in case["reason"]
+        refunded_at = world.action(other["action_id"])["state_since"].astimezone(UTC)
+        assert (
+            f"order {order_id} is at version {version_now}, not {VERSION}: 30.00 USD refunded by "
+            f"request r4 at {refunded_at:%H:%M} UTC"
+        ) in case["reason"]
         assert "Nothing was sent" in case["reason"]
-        assert "30.00" in case["reason"]
         status, told = world.call("GET", f"/api/v1/refunds/{action_id}")
         assert (told["state"], told["retry"]) == ("AWAITING_APPROVAL", "never")
 
         # Messages do not bring the old approval back.
         for _ in range(5):
             world.publish("refunds.dispatch", action_id)
-        # A person looks at it as it is now, says why, and it is sent, once.
-        assert "Approved. A worker sends it." in person.approve(action_id, note="both are owed")
+        # Both look at it as it is now and say why, and it is sent, once.
+        assert FIRST_YES in alice.approve(action_id, note="both are owed")
+        world.publish("refunds.dispatch", action_id)
+        assert world.open_cases(action_id) == ["stale-approval"]
+        assert world.action(action_id)["state"] == "AWAITING_APPROVAL"
+        assert world.posts(action_id) == []
+        assert ENOUGH in bob.approve(action_id, note="both are owed")
         world.until(
             "the 79.00 to be refunded", lambda: world.action(action_id)["state"] == "SUCCEEDED"
         )
@@ -165,9 +120,14 @@ def test_an_approval_that_went_stale_sends_nothing_and_a_new_one_sends_once() ->
         assert len(world.refunds(action_id)) == 1
         assert world.open_cases(action_id) == []
         approvals = world.query(
-            "SELECT number, resource_version FROM approvals_approval WHERE action_id = %s "
-            "ORDER BY number",
+            "SELECT p.round, u.username, p.resource_version FROM approvals_approval p "
+            "JOIN auth_user u ON u.id = p.decided_by_id WHERE p.action_id = %s ORDER BY p.number",
             action_id,
         )
-        assert [row["resource_version"] for row in approvals] == [VERSION, version_now]
+        assert [tuple(row.values()) for row in approvals] == [
+            (1, "alice", VERSION),
+            (1, "bob", VERSION),
+            (2, "alice", version_now),
+            (2, "bob", version_now),
+        ]
         assert world.problems() == []
