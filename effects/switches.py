@@ -20,6 +20,12 @@ _SCOPE = re.compile(
 )
 
 
+def scopes_covering(*, effect: str, provider: str, account: str, agent: str = "") -> list[str]:
+    """The scopes whose switch stops an action of this kind; `agent`: the key that proposed it."""
+    scopes = ["global", f"kind:{effect}", f"account:{provider}:{account}"]
+    return [*scopes, f"agent:{agent}"] if agent else scopes
+
+
 def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = None) -> bool:
     """Stop what `scope` covers from being sent; False when it is stopped that long already.
 

@@ -9,6 +9,7 @@ from typing import Any
 from effects.kinds import all_kinds
 from effects.models import Case
 from effects.states import STATES, State
+from effects.switches import scopes_covering, switches_on
 
 # What somebody or something is moving, the most pressing first. AWAITING_APPROVAL is the review
 # desk's list, and FAILED_FINAL has its case.
@@ -47,6 +48,7 @@ class Crowd:
 def what_waits(*, now: datetime, oldest_max: int) -> list[Crowd]:
     """Every watched state that is not empty, with its oldest actions. Reads only."""
     crowds = []
+    on = _scopes_on(now=now)
     for kind in all_kinds():
         for state in WATCHED_STATES:
             rows = kind.action_model._default_manager.filter(state=state)
@@ -61,7 +63,7 @@ def what_waits(*, now: datetime, oldest_max: int) -> list[Crowd]:
                     state=state,
                     count=count,
                     oldest=tuple(
-                        _waiting(row, now=now, owner=owners.get(row.action_id, ""))
+                        _waiting(row, now=now, owner=owners.get(row.action_id, ""), on=on)
                         for row in oldest
                     ),
                 )
@@ -75,7 +77,11 @@ def whose_turn(row: Any, *, now: datetime) -> str:
     if state not in WATCHED_STATES:
         return STATES[state].mover.removesuffix(".")
     owner = _owners([row.action_id]).get(row.action_id, "")
-    return _whose_turn(row, state=state, now=now, owner=owner)
+    return _whose_turn(row, state=state, now=now, owner=owner, on=_scopes_on(now=now))
+
+
+def _scopes_on(*, now: datetime) -> frozenset[str]:
+    return frozenset(switches_on(now=now).values_list("scope", flat=True))
 
 
 def _owners(action_ids: list[str]) -> dict[str, str]:
@@ -84,7 +90,7 @@ def _owners(action_ids: list[str]) -> dict[str, str]:
     return dict(open_cases.order_by("-opened_at").values_list("action_id", "owner"))
 
 
-def _waiting(row: Any, *, now: datetime, owner: str) -> Waiting:
+def _waiting(row: Any, *, now: datetime, owner: str, on: frozenset[str]) -> Waiting:
     state = State(row.state)
     return Waiting(
         action_id=row.action_id,
@@ -93,13 +99,23 @@ def _waiting(row: Any, *, now: datetime, owner: str) -> Waiting:
         due_at=row.due_at,
         tries=row.tries,
         key_age=now - row.key_first_used_at if row.key_first_used_at else None,
-        whose_turn=_whose_turn(row, state=state, now=now, owner=owner),
+        whose_turn=_whose_turn(row, state=state, now=now, owner=owner, on=on),
     )
 
 
-def _whose_turn(row: Any, *, state: State, now: datetime, owner: str) -> str:
+def _whose_turn(row: Any, *, state: State, now: datetime, owner: str, on: frozenset[str]) -> str:
     if state is State.UNKNOWN and row.due_at is None:
         return f"{owner or 'nobody'}, who owns its case"
+    if state in (State.AUTHORIZED, State.HELD):
+        scopes = scopes_covering(
+            effect=row.action_id.partition(":")[0],
+            provider=row.provider,
+            account=row.account,
+            agent=row.proposed_by,
+        )
+        stopped = [scope for scope in scopes if scope in on]
+        if stopped:
+            return f"whoever turns off the kill switch {', '.join(stopped)}"
     overdue = row.due_at is not None and row.due_at < now
     mover = {
         State.UNKNOWN: "reconciliation, by reading the provider",

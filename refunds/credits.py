@@ -46,6 +46,7 @@ from effects.outcomes import (
 )
 from effects.send import refuse_open_transaction
 from effects.states import State
+from effects.switches import scopes_covering
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import Bug
 from kernel.identity import credit_action_id
@@ -513,7 +514,7 @@ def _facts(locked: Locked) -> CreditFacts:
 
 def _read_beside(*, order: Order, credit: CreditAction) -> dict[str, Any]:
     """The time, switches, cases and attempts beside a locked credit. One query."""
-    scopes = ["global", "kind:credit", f"account:{credit.provider}:{credit.account}"]
+    scopes = scopes_covering(effect="credit", provider=credit.provider, account=credit.account)
     rows: Any = (
         Order.objects.filter(pk=order.pk)
         .annotate(

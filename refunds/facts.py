@@ -13,16 +13,18 @@ from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import Case as CaseWhen
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce, Extract, JSONObject
 
 from effects.clock import DatabaseNow
 from effects.models import Breaker, Case, Switch
 from effects.states import State
+from effects.switches import scopes_covering
 from policies.facts import Facts, OrderLine, OtherAction, RefundLine, Source
 from policies.models import PolicyVersion
 from providers.registry import payment_provider
-from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt
+from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, Remedy
+from refunds.remedy_models import LIVE_REMEDIES, RemedyState
 from refunds.usage import UsedLately
 
 # Other actions of the order that the rules look at: the newest, so that an order with thousands of
@@ -82,7 +84,7 @@ class Beside:
 
 def scopes_of(*, provider: str, account: str, proposer: str) -> list[str]:
     """The kill-switch scopes that cover one refund."""
-    return ["global", "kind:refund", f"account:{provider}:{account}", f"agent:{proposer}"]
+    return scopes_covering(effect="refund", provider=provider, account=account, agent=proposer)
 
 
 def read_beside(
@@ -91,6 +93,7 @@ def read_beside(
     """Read the facts beside a locked order, and its locked action if it exists. One query."""
     scopes = scopes_of(provider=order.provider, account=order.account, proposer=proposer)
     open_cases = Case.objects.filter(resource=str(order), closed_at__isnull=True)
+    remedies = Remedy.objects.filter(debt=OuterRef("pk"))
     others: QuerySet[Any] = (
         RefundAction.objects.filter(order_id=OuterRef("pk"))
         .exclude(action_id=action_id)
@@ -112,12 +115,28 @@ def read_beside(
                         kind=Case.Kind.FAILED,
                         closed_at__isnull=True,
                     )
-                ),
+                )
+                | Exists(remedies.filter(state__in=LIVE_REMEDIES)),
                 state=State.FAILED_FINAL,
             )
         )
+        # Settled another way is settled: the customer has the money.
+        .annotate(
+            stands=CaseWhen(
+                When(
+                    Exists(remedies.filter(state=RemedyState.ISSUED)),
+                    state=State.FAILED_FINAL,
+                    then=Value(State.SUCCEEDED.value),
+                ),
+                default=F("state"),
+            ),
+            stands_since=Coalesce(
+                Subquery(remedies.filter(state=RemedyState.ISSUED).values("state_since")[:1]),
+                F("state_since"),
+            ),
+        )
         # What is open comes first: it must not hide behind many successes.
-        .order_by(CaseWhen(When(state=State.SUCCEEDED, then=1), default=0), "-pk")
+        .order_by(CaseWhen(When(stands=State.SUCCEEDED, then=1), default=0), "-pk")
     )
     row = (
         Order.objects.filter(pk=order.pk)
@@ -140,10 +159,10 @@ def read_beside(
                 others.values(
                     found=JSONObject(
                         action_id="action_id",
-                        state="state",
+                        state="stands",
                         amount_minor="amount_minor",
                         lines="lines",
-                        age=_age_seconds(F("state_since")),
+                        age=_age_seconds(F("stands_since")),
                     )
                 )[:OTHERS_MAX]
             ),

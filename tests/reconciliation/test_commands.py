@@ -119,7 +119,9 @@ def test_pause_stops_sends_and_says_so(sandbox):
     again = run("pause", "on", "kind:refund", "--reason", "again", "--by", "g")
     assert "paused already: kind:refund: drill (grace" in again
     assert "kind:refund: drill (grace" in run("pause", "list")
-    assert "Paused: kind:refund" in run("status")
+    said = run("status")
+    assert "Paused: kind:refund" in said
+    assert "Turn: whoever turns off the kill switch kind:refund." in said
     dispatch(action_id=action.action_id)
     assert ways.posts(sandbox) == 0
 
