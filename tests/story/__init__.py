@@ -1,0 +1,1 @@
+"""Stories of people, agents and money, told through the services."""
