@@ -32,6 +32,7 @@ from reconciliation.circumstances import Circumstances, read_circumstances
 from reconciliation.possible_acts import Name, people_needed, permission_missing, why_not
 from reconciliation.second_look import BY_LIST, BY_TOTALS
 from reconciliation.settle import Finding
+from reconciliation.watch import WATCH_EVERY
 from refunds.withdraw import Withdrawn, withdraw_refund
 
 # A provider's id; what else could be typed there must not become part of an address.
@@ -365,19 +366,21 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
         "generation": locked.action.generation,
     }
     if act.name is Name.GIVE_UP:
+        refusal = entered.here.refusal
         move(
             kind=kind,
             locked=locked,
             target=State.FAILED_FINAL,
-            event=f"{kind.name}.given_up",
+            # A stored refusal is the provider's proof that it failed; two people's word is not.
+            event=f"{kind.name}.failed" if first is None else f"{kind.name}.given_up",
             actor=actor_of(act.user),
-            data={"reason": f"given up by {' and '.join(people)}", **said},
-            due_at=None,
+            data={"code": refusal, "reason": f"given up by {' and '.join(people)}", **said},
+            due_at=locked.now + WATCH_EVERY,
         )
         return _done(
             entered,
-            "Nothing is sent for it any more, and the case of the failed refund is open: decide "
-            "on a remedy there.",
+            "Nothing is sent for it any more. It is read again day by day, and the case of the "
+            "failed refund is open: decide on a remedy there.",
         )
     needed = kind.needed(locked=locked)
     send_back(

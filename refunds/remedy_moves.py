@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.models import F
 
+from approvals.models import CaseAct
 from effects import cases
 from effects.kinds import Locked
 from effects.models import Case
@@ -207,19 +208,32 @@ def refund_is_back(*, locked: Locked) -> tuple[str, ...]:
     """
     live = live_remedies(locked=locked)
     out = [remedy for remedy in live if remedy.state not in STOPPABLE_REMEDIES]
+    by_hand = [
+        remedy
+        for remedy in live
+        if remedy.state == RemedyState.AUTHORIZED and remedy.kind != Remedy.Kind.STORE_CREDIT
+    ]
     for remedy in live:
         if remedy not in out:
             stop(locked=locked, remedy=remedy, actor="provider", why=_why_gone(locked.action))
     if out:
         _open_incident(locked=locked, out=out)
+    if by_hand:
+        _ask_whether_paid(locked=locked, remedies=by_hand)
     return tuple(
         remedy.credit.action_id for remedy in live if remedy not in out and has_credit(remedy)
     )
 
 
 def watched_until(*, locked: Locked) -> datetime | None:
-    """Until when the failed refund is read again: some time after a live remedy moved last."""
+    """Until when the failed refund is read again: some time after a live remedy moved last.
+
+    One that people gave up is watched from then on, remedy or not: nobody knows that it failed.
+    """
+    debt = locked.action
     since = [remedy.state_since for remedy in live_remedies(locked=locked)]
+    if CaseAct.objects.filter(action_id=debt.action_id, act=CaseAct.Act.GIVE_UP).exists():
+        since.append(debt.state_since)
     return max(since) + timedelta(days=WATCH_DAYS) if since else None
 
 
@@ -254,6 +268,23 @@ def opening(remedy: Remedy) -> str:
 
 def _why_gone(debt: Any) -> str:
     return f"the refund is {State(debt.state).label} after all"
+
+
+def _ask_whether_paid(*, locked: Locked, remedies: list[Remedy]) -> None:
+    """What a person was to pay by hand may be paid, and not yet recorded."""
+    named = ", ".join(in_words(remedy) for remedy in remedies)
+    cases.open_case(
+        kind=Case.Kind.UNEXPECTED_SUCCESS,
+        effect="refund",
+        locked=locked,
+        reason=(
+            f"The provider shows the refund {State(locked.action.state).label} after all, and "
+            f"{named} was to be paid by hand. It is stopped here, which stops nobody outside: see "
+            "to it that it is not paid. If it is out already, record its reference on its page; "
+            "that opens an incident."
+        ),
+        evidence={"remedies": [remedy.number for remedy in remedies]},
+    )
 
 
 def _open_incident(*, locked: Locked, out: list[Remedy]) -> None:

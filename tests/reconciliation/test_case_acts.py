@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -743,8 +744,10 @@ class TestADeclaration:
 
         attempt = RefundAttempt.objects.get(action=action)
         assert attempt.resolution == "not_executed"
-        expected = State.AWAITING_APPROVAL if act == "new_key" else State.FAILED_FINAL
-        assert found.now().state == expected
+        state = found.now().state
+        assert state == (State.AWAITING_APPROVAL if act == "new_key" else State.FAILED_FINAL)
+        # The provider's own no is the proof that a remedy may rest on.
+        assert ("refund.failed" in ways.history(action)) is (act == "give_up")
 
     def test_waits_for_a_lease(self, sandbox, grace, act):
         action = builders.action(builders.order(sandbox=sandbox))
@@ -789,6 +792,35 @@ def test_two_people_give_up_and_nothing_is_ever_sent_again(sandbox, grace, ada):
     assert dispatch(action_id=action.action_id) != "succeeded"
     ways.sweep_at(SECOND_LOOK + 2 * HOUR)
     assert ways.posts(sandbox) == 1
+
+
+def test_what_was_given_up_is_read_again_for_thirty_days(sandbox, grace, ada):
+    found = looked_twice(sandbox)
+    found.give_up(grace)
+    done(found.give_up(ada))
+    reads = ways.reads(sandbox)
+
+    ways.sweep_at(SECOND_LOOK + 23 * HOUR)
+    assert ways.reads(sandbox) == reads
+    ways.sweep_at(SECOND_LOOK + 24 * HOUR + 60)
+    assert ways.reads(sandbox) == reads + 1
+    assert found.now().state == State.FAILED_FINAL
+
+    made_outside(sandbox, found, metadata=ours(found.action))
+    ways.sweep_at(SECOND_LOOK + 49 * HOUR)
+    action = found.now()
+    assert action.state == State.SUCCEEDED
+    assert Case.Kind.UNEXPECTED_SUCCESS in ways.open_cases(action)
+
+
+def test_the_watch_over_what_was_given_up_ends(sandbox, grace, ada):
+    found = looked_twice(sandbox)
+    found.give_up(grace)
+    done(found.give_up(ada))
+    reads = ways.reads(sandbox)
+    ways.sweep_at(SECOND_LOOK + 31 * 24 * HOUR)
+    assert ways.reads(sandbox) == reads
+    assert found.now().due_at is None
 
 
 def test_a_late_success_after_giving_up_wins_with_a_case(sandbox, grace, ada):
@@ -956,15 +988,34 @@ def test_the_database_calls_nothing_resolved_by_two_people_who_were_not(sandbox,
 
 
 def test_two_people_who_agree_at_once_are_one_agreement(sandbox, grace, ada):
-    """The action's lock keeps them apart: the later one finds that the case was changed."""
+    """The action's lock keeps them apart: the later one finds that the case has changed."""
     found = looked_twice(sandbox)
     found.give_up(grace)
     third = member("third", "settle_case", "declare_not_executed")
-    seen = case_version(kind=REFUND, action=found.action)
-    done(found.give_up(ada, seen_version=seen))
-    refused(found.give_up(third, seen_version=seen), Why.CHANGED_SINCE)
+    word, together = found.word(), threading.Barrier(2)
+    results: list[Result] = []
+
+    def agree(user: User) -> None:
+        try:
+            builders.skew_clock(SECOND_LOOK + 10)
+            together.wait(timeout=10)
+            results.append(give_up(case_id=found.case.case_id, user=user, word=word))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=agree, args=[user]) for user in (ada, third)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+
+    agreed = [result for result in results if isinstance(result, Done)]
+    late = [result for result in results if isinstance(result, NotDone)]
+    assert (len(agreed), len(late)) == (1, 1)
+    refused(late[0], Why.CHANGED_SINCE)
     assert CaseAct.objects.count() == 2
     assert RefundEvent.objects.filter(kind="refund.given_up").count() == 1
+    assert found.now().order.reserved_minor == 0
 
 
 def test_the_looks_must_be_as_far_apart_as_the_installation_says(sandbox, grace, settings):
