@@ -97,6 +97,8 @@ class PolicyVersion(models.Model):
     class Meta:
         triggers: ClassVar[list[Any]] = [_never_by_its_editors(), *append_only()]
         ordering: ClassVar[list[str]] = ["-number"]
+        # It is published from a draft and in no other way, so nothing else can be permitted.
+        default_permissions: ClassVar[tuple[str, ...]] = ("view",)
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(
                 name="policy_published_by_another",

@@ -78,6 +78,10 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
             },
         ),
+        migrations.AlterModelOptions(
+            name="policyversion",
+            options={"default_permissions": ("view",), "ordering": ["-number"]},
+        ),
         migrations.AddField(
             model_name="policyversion",
             name="editor",
