@@ -6,6 +6,7 @@ import pytest
 
 from effects.models import Case
 from effects.states import State
+from policies.models import DecisionRecord
 from policies.parameters import Tier
 from refunds import remedies
 from refunds.dispatch import dispatch
@@ -303,7 +304,9 @@ def test_a_refund_that_is_back_stops_a_remedy_that_is_not_out(sandbox, kind):
 
     assert debt.state == State.SUCCEEDED
     assert debts.fresh(remedy).state == "STOPPED"
-    assert set(debts.open_cases(debt)) == {Case.Kind.UNEXPECTED_SUCCESS}
+    cases = debts.open_cases(debt)
+    assert set(cases) == {Case.Kind.UNEXPECTED_SUCCESS}
+    assert "see to it that it is not paid" in cases[Case.Kind.UNEXPECTED_SUCCESS].reason
     debts.balance_agrees(debt.order)
 
 
@@ -361,3 +364,27 @@ def test_a_stopped_transfer_that_was_out_stops_the_remedy_that_came_after_it(deb
     assert debts.fresh(second).state == "STOPPED"
     assert not debts.open_cases(debt)
     debts.balance_agrees(debt.order)
+
+
+def test_a_debt_settled_another_way_counts_as_refunded_for_the_policy(sandbox):
+    builders.policy(same_amount_window_seconds=72 * 3600)
+    order = debts.order_of_customer(sandbox)
+    debt = debts.debt(sandbox, order=order)
+    debts.recording(debts.proposed(debt, "cheque"))
+
+    again = builders.action(order, amount_minor=debt.amount_minor)
+
+    assert again.state == State.AWAITING_APPROVAL
+    assert f"{debt.action_id} refunded the same amount" in str(
+        DecisionRecord.objects.get(action_id=again.action_id).rules
+    )
+
+
+def test_while_a_remedy_is_on_its_way_another_refund_of_the_order_needs_a_person(sandbox):
+    order = debts.order_of_customer(sandbox)
+    debt = debts.debt(sandbox, order=order)
+    Case.objects.filter(action_id=debt.action_id).update(closed_at=debt.created_at)
+    assert builders.action(order, amount_minor=100).state == State.AUTHORIZED
+    debts.proposed(debt, "cheque")
+
+    assert builders.action(order, amount_minor=200).state == State.AWAITING_APPROVAL
