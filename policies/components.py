@@ -54,15 +54,15 @@ def split(facts: Facts) -> tuple[Component, ...]:
             line = lines[line_id]
             before = facts.lines_refunded_minor.get(line_id, 0)
             gross = line.amount_minor + line.tax_minor
-            tax_minor = _share(line.tax_minor, part=before + asked_minor, whole=gross) - _share(
-                line.tax_minor, part=before, whole=gross
-            )
+            tax_minor = tax_share(
+                line.tax_minor, part=before + asked_minor, whole=gross
+            ) - tax_share(line.tax_minor, part=before, whole=gross)
         parts.append(
             Component(line_id=line_id, net_minor=asked_minor - tax_minor, tax_minor=tax_minor)
         )
     return tuple(parts)
 
 
-def _share(tax_minor: int, *, part: int, whole: int) -> int:
+def tax_share(tax_minor: int, *, part: int, whole: int) -> int:
     """The tax in a part of a whole, rounded half up; all of it in the whole."""
     return (2 * tax_minor * part + whole) // (2 * whole) if whole else 0

@@ -144,7 +144,7 @@ def facts_reachable(facts: Facts, parameters: Parameters) -> Said:
 def exchange_rate(facts: Facts, parameters: Parameters) -> Said:
     """What the policy counts in its base currency needs the day's rate; without one a person
     decides."""
-    if not _counts_in_base(facts, parameters):
+    if not _counts_in_base(parameters):
         return _allow("nothing is counted in another currency")
     if base_amount(facts, parameters) is None:
         return _review(
@@ -154,7 +154,7 @@ def exchange_rate(facts: Facts, parameters: Parameters) -> Said:
     return _allow(f"the amount is known in {parameters.base_currency}")
 
 
-def _counts_in_base(facts: Facts, parameters: Parameters) -> bool:
+def _counts_in_base(parameters: Parameters) -> bool:
     limits = (*parameters.velocity, *parameters.budgets, *parameters.goodwill_budgets)
     return bool(
         len(parameters.tiers) > 1
@@ -224,54 +224,51 @@ def goodwill_budget(facts: Facts, parameters: Parameters) -> Said:
 
 def _within_all(facts: Facts, parameters: Parameters, limits: tuple[Limit, ...]) -> Said:
     """The most restrictive of some limits, with every sentence of that verdict."""
-    said = [_within(facts, parameters, limit) for limit in limits]
-    verdict = max((one.verdict for one in said), default=Verdict.ALLOW)
-    if verdict is Verdict.ALLOW:
-        return _allow("it is within every limit" if said else "no limit is set")
+    if not limits:
+        return _allow("no limit is set")
+    said = [one for limit in limits for one in _above(facts, parameters, limit)]
+    if not said:
+        return _allow("it is within every limit")
+    verdict = max(one.verdict for one in said)
     why = "; ".join(one.why for one in said if one.verdict is verdict)
     return _hold(why) if verdict is Verdict.HOLD else _review(why)
 
 
-def _within(facts: Facts, parameters: Parameters, limit: Limit) -> Said:
-    """One limit, this refund counted."""
+def _above(facts: Facts, parameters: Parameters, limit: Limit) -> list[Said]:
+    """Which figures of one limit this refund would pass, or what is missing to say so."""
     used = f"{_WHO[limit.scope]} {_WHEN[limit.window]}"
     usage = _usage(facts, limit.scope, limit.window)
     if usage is None or (limit.scope == "customer" and not facts.customer_known):
-        return _review(f"it is not known what was refunded by or for {used}")
-    said = [
-        _compared(
-            usage.count + 1,
-            limit.review_count,
-            limit.hold_count,
+        return [_review(f"it is not known what was refunded by or for {used}")]
+    count = usage.count + 1
+    said = _compared(
+        count, limit.review_count, limit.hold_count, used=used, shown=lambda n: f"{n} refunds"
+    )
+    if not _counts_money(limit):
+        return said
+    amount = base_amount(facts, parameters)
+    others = base_sum(usage.sums_minor, facts, parameters)
+    if amount is None or others is None:
+        return [*said, _review(f"no rate of the day for what was refunded by or for {used}")]
+    return [
+        *said,
+        *_compared(
+            amount + others,
+            limit.review_base_minor,
+            limit.hold_base_minor,
             used=used,
-            shown=lambda count: f"{count} refunds",
-        )
+            shown=lambda minor: format_amount(minor, parameters.base_currency),
+        ),
     ]
-    if _counts_money(limit):
-        amount = base_amount(facts, parameters)
-        others = base_sum(usage.sums_minor, facts, parameters)
-        if amount is None or others is None:
-            said.append(_review(f"no rate of the day for what was refunded by or for {used}"))
-        else:
-            said.append(
-                _compared(
-                    amount + others,
-                    limit.review_base_minor,
-                    limit.hold_base_minor,
-                    used=used,
-                    shown=lambda minor: format_amount(minor, parameters.base_currency),
-                )
-            )
-    return max(said, key=lambda one: one.verdict)
 
 
 def _compared(
     value: int, review: int | None, hold: int | None, *, used: str, shown: Callable[[int], str]
-) -> Said:
+) -> list[Said]:
     for limit, say in ((hold, _hold), (review, _review)):
         if limit is not None and value > limit:
-            return say(f"{shown(value)} of {used} are above the limit of {shown(limit)}")
-    return _allow(f"{shown(value)} of {used} are within the limit")
+            return [say(f"{shown(value)} of {used} are above the limit of {shown(limit)}")]
+    return []
 
 
 def _counts_money(limit: Limit) -> bool:
@@ -352,8 +349,10 @@ def method_window(facts: Facts, parameters: Parameters) -> Said:
 
 def _moment(text: str | None) -> datetime | None:
     """An RFC 3339 time; None where there is none or it has no offset."""
+    if text is None:
+        return None
     try:
-        moment = datetime.fromisoformat(text or "")
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
     return moment if moment.tzinfo else None
@@ -595,7 +594,8 @@ def tier_for(*, base_minor: int | None, reason: str, parameters: Parameters) -> 
         ),
         parameters.tiers[-1],
     )
-    return _tier(max(by_amount.tier, parameters.tier_by_reason.get(reason, 0)), parameters)
+    by_reason = parameters.tier_by_reason.get(reason, by_amount.tier)
+    return _tier(max(by_amount.tier, by_reason), parameters)
 
 
 def tier_of(facts: Facts, parameters: Parameters) -> Tier:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel.money import THREE_DECIMAL
-from policies.components import SHIPPING, Component, asked_by_line, left_by_line, split
+from policies.components import SHIPPING, Component, asked_by_line, left_by_line, split, tax_share
 from policies.decision import Verdict
 from policies.facts import Facts, OrderLine, RefundLine
 from policies.parameters import Parameters
@@ -56,6 +56,19 @@ def test_a_line_without_any_price_has_no_share() -> None:
     free = OrderLine(line_id="gift", amount_minor=0, tax_minor=0)
     facts = with_facts(order_lines=(free,), lines=lines(gift=0))
     assert split(facts) == (part("gift", 0, 0),)
+
+
+@pytest.mark.parametrize(
+    ("tax_minor", "part", "whole", "share"),
+    [(2_000, 0, 12_000, 0), (2_000, 2, 12_000, 0), (2_000, 3, 12_000, 1), (2_000, 8, 12_000, 1),
+     (2_000, 9, 12_000, 2), (2_000, 11_997, 12_000, 2_000), (2_000, 11_996, 12_000, 1_999),
+     (2_000, 12_000, 12_000, 2_000), (5, 5, 5, 5), (0, 3, 5, 0), (1, 1, 3, 0), (1, 2, 3, 1),
+     (0, 0, 0, 0)],
+)  # fmt: skip
+def test_a_share_is_rounded_half_up_and_the_whole_has_all_of_it(
+    tax_minor: int, part: int, whole: int, share: int
+) -> None:
+    assert tax_share(tax_minor, part=part, whole=whole) == share
 
 
 def test_a_line_named_twice_is_summed() -> None:

@@ -392,6 +392,19 @@ TABLES: dict[str, list[Row]] = {
             "10 refunds of this order in all are above the limit of 9 refunds",
         ),
         (
+            {"usage": used("order", "ever", count=9, USD=101)},
+            {
+                "velocity": (
+                    limit("order", "ever", review_count=9, review_base_minor=8_000),
+                    limit("agent", "day", review_count=0),
+                )
+            },
+            REVIEW,
+            "10 refunds of this order in all are above the limit of 9 refunds; 80.01 USD of this "
+            "order in all are above the limit of 80.00 USD; 1 refunds of this agent within 24 "
+            "hours are above the limit of 0 refunds",
+        ),
+        (
             {"usage": unused("agent", "hour")},
             {"velocity": (limit("agent", "hour", review_count=3),)},
             REVIEW,
@@ -1145,6 +1158,12 @@ TABLES: dict[str, list[Row]] = {
             "no refund of the same amount or line lately",
         ),
         (
+            {"others": (other("SUCCEEDED", amount_minor=7_900, age_seconds=1_000 * HOUR),)},
+            {"same_amount_window_seconds": 10**7},
+            REVIEW,
+            "refund:order-4821:request-0 refunded the same amount 1000.0 hours ago",
+        ),
+        (
             {"others": (other("PENDING", amount_minor=7_900, age_seconds=900 * HOUR),)},
             {},
             REVIEW,
@@ -1241,7 +1260,8 @@ def test_what_a_rule_says(
 ) -> None:
     result = said(rule, facts, parameters)
     assert (result.verdict, result.why) == (verdict, why)
-    assert (result.tier > 0) is (verdict is REVIEW)
+    if rule != "four_eyes":
+        assert result.tier == (1 if verdict is REVIEW else 0)
 
 
 def test_every_rule_stands_in_the_table_in_its_order() -> None:
@@ -1301,6 +1321,11 @@ def test_the_sample_is_the_same_whenever_it_is_drawn_and_about_as_large_as_asked
             == "qa_sample"
         }
 
+    # The first eight bytes of sha256(b"a-0") are a number that ends in these three digits.
+    number = 835
+    for per_mille, tag in ((number, ""), (number + 1, "qa_sample")):
+        sample = {"sample_qa_per_mille": per_mille}
+        assert said("sample_qa", {"action_id": "a-0"}, sample).tag == tag
     assert drawn(0) == set()
     assert drawn(20) == drawn(20)
     assert 20 <= len(drawn(20)) <= 60
