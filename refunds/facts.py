@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import Case as CaseWhen
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models import CharField, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce, Extract, JSONObject
 
 from effects.clock import DatabaseNow
@@ -129,6 +129,7 @@ def read_beside(
                     then=Value(State.SUCCEEDED.value),
                 ),
                 default=F("state"),
+                output_field=CharField(),
             ),
             stands_since=Coalesce(
                 Subquery(remedies.filter(state=RemedyState.ISSUED).values("state_since")[:1]),
