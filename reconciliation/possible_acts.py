@@ -63,6 +63,22 @@ CONSEQUENCES: dict[Name, str] = {
     Name.SNOOZE: "Lets the case ask nobody before a later time; its due time stays.",
 }
 
+# When each of them is possible, for who reads about them; the conditions below are what decides.
+WHEN: dict[Name, str] = {
+    Name.CHECK: "always, 10 seconds apart",
+    Name.LINK: "the outcome is unknown, or it failed",
+    Name.SEND_AGAIN: "the outcome is unknown, its key is younger than `KEY_RESEND_SECONDS`, the "
+    "settle time is over, and a look less than 2 minutes old showed nothing",
+    Name.NEW_KEY: "the outcome is unknown, its key is past `KEY_RESEND_SECONDS`, no attempt is "
+    "open and every lease over, no incident and no refund made elsewhere is open on the order, "
+    "and two looks by two methods, `CASE_LOOKS_APART_SECONDS` apart, showed nothing; the amount "
+    "is typed. One person, without those looks, where an answer stored under the key refused it",
+    Name.GIVE_UP: "as for a new key; nothing is typed",
+    Name.WITHDRAW: "nothing was ever sent, or it proved not executed",
+    Name.ASSIGN: "always",
+    Name.SNOOZE: "before its due time",
+}
+
 LABELS: dict[Name, str] = {
     Name.CHECK: "Check the provider now",
     Name.LINK: "Link an existing refund",
@@ -74,7 +90,8 @@ LABELS: dict[Name, str] = {
     Name.SNOOZE: "Snooze",
 }
 
-_BY_TWO = (Name.NEW_KEY, Name.GIVE_UP)
+# Two people, but where a stored refusal proves what they would vouch for.
+BY_TWO = (Name.NEW_KEY, Name.GIVE_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +123,12 @@ def possible_acts(*, case: Case, user: User, now: datetime) -> list[Act]:
         else None
     )
     if kind is None or action is None:
-        return [_of_the_case(name, case=case, user=user) for name in (Name.ASSIGN, Name.SNOOZE)]
+        return [
+            _of_the_case(name, case=case, user=user, now=now) for name in (Name.ASSIGN, Name.SNOOZE)
+        ]
     here = read_circumstances(kind=kind, action=action, case=case, now=now)
     return [
-        _of_the_case(name, case=case, user=user)
+        _of_the_case(name, case=case, user=user, now=now)
         if name in (Name.ASSIGN, Name.SNOOZE)
         else _act(name, here=here, user=user)
         for name in Name
@@ -129,8 +148,10 @@ def _act(name: Name, *, here: Circumstances, user: User) -> Act:
     )
 
 
-def _of_the_case(name: Name, *, case: Case, user: User) -> Act:
+def _of_the_case(name: Name, *, case: Case, user: User, now: datetime) -> Act:
     refusal = permission_missing(name, user=user) or _closed(case)
+    if not refusal and name is Name.SNOOZE and case.due_at <= now:
+        refusal = f"It was due at {_clock(case.due_at)}, and cannot be put off any more."
     return Act(
         name=name,
         label=LABELS[name],
@@ -143,7 +164,7 @@ def _of_the_case(name: Name, *, case: Case, user: User) -> Act:
 
 def people_needed(name: Name, *, here: Circumstances) -> int:
     """How many people it takes. A stored refusal proves what else two people must vouch for."""
-    return 2 if name in _BY_TWO and not here.refusal else 1
+    return 2 if name in BY_TWO and not here.refusal else 1
 
 
 def why_not(name: Name, *, here: Circumstances, user: User) -> str:
@@ -158,8 +179,13 @@ def why_not(name: Name, *, here: Circumstances, user: User) -> str:
 
 def permission_missing(name: Name, *, user: User) -> str:
     """Why this person may not do this at all, as a sentence; "" when they may."""
-    needed = DECLARE_PERMISSION if name in _BY_TWO else PERMISSION
+    needed = permission_needed(name)
     return "" if user.has_perm(needed) else f"This needs the permission {needed}."
+
+
+def permission_needed(name: Name) -> str:
+    """The permission that an act takes."""
+    return DECLARE_PERMISSION if name in BY_TWO else PERMISSION
 
 
 def _closed(case: Case) -> str:
@@ -168,7 +194,7 @@ def _closed(case: Case) -> str:
 
 def _who(name: Name, *, here: Circumstances, user: User) -> str:
     """Four eyes: not by whoever asked for the money, and not twice by the same person."""
-    if name not in _BY_TWO:
+    if name not in BY_TWO:
         return ""
     action = here.action
     if action.proposed_by in (user.get_username(), actor_of(user)):
@@ -183,7 +209,7 @@ def _who(name: Name, *, here: Circumstances, user: User) -> str:
 
 def _waiting(name: Name, *, here: Circumstances) -> tuple[str, ...]:
     """Whose word waits for a second person, while the act can still be done."""
-    if name not in (*_BY_TWO, Name.LINK) or _CONDITIONS[name](here):
+    if name not in (*BY_TWO, Name.LINK) or _CONDITIONS[name](here):
         return ()
     subjects = {word.subject for word in here.words if word.act == name.value}
     firsts = (here.first_word(name.value, subject=subject) for subject in sorted(subjects))

@@ -236,8 +236,9 @@ def test_a_case_that_does_not_exist_or_is_about_no_action_takes_no_act(sandbox, 
         due_at=now,
     )
     refused(give_up(case_id=case.case_id, user=grace, word=word), Why.NO_CASE)
-    names = [act.name for act in possible_acts(case=case, user=grace, now=now)]
-    assert names == [Name.ASSIGN, Name.SNOOZE]
+    acts = possible_acts(case=case, user=grace, now=now)
+    assert [(act.name, act.enabled) for act in acts] == [(Name.ASSIGN, True), (Name.SNOOZE, False)]
+    assert "cannot be put off any more" in acts[1].why_not
 
 
 def test_a_closed_case_takes_no_act(sandbox, grace):

@@ -28,6 +28,7 @@ from effects.states import FINAL_STATES, MOVES, START_STATES, STATES
 from policies.rules import RULES
 from policies.versions import DEFAULT_PARAMETERS
 from providers.stripe.classify import render_table
+from reconciliation.possible_acts import BY_TWO, CONSEQUENCES, LABELS, WHEN, Name, permission_needed
 
 PAGES = ("*.md", "docs/**/*.md")
 _PART = re.compile(
@@ -96,6 +97,21 @@ def _row_shown(item: Any) -> str:
     return " ".join(f"{name} `{part}`" for name, part in item.items() if part is not None)
 
 
+def case_acts() -> str:
+    """Every act on a case: what it does, when it is possible, who may, and how many it takes."""
+    rows = [
+        (
+            LABELS[name],
+            CONSEQUENCES[name],
+            WHEN[name],
+            f"`{permission_needed(name)}`",
+            "2" if name in BY_TWO else "1",
+        )
+        for name in Name
+    ]
+    return _table(("act", "what happens", "possible when", "permission", "people"), rows)
+
+
 def environment() -> str:
     """Every variable with its default and its meaning, in the order of the code."""
     rows = [
@@ -140,6 +156,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "rules": rules,
     "default-policy": default_policy,
     "environment": environment,
+    "case-acts": case_acts,
     "stripe-answers": render_table,
 }
 
