@@ -498,11 +498,7 @@ class Machine(RuleBasedStateMachine):
             self._deliver(action, fault="executed-late", late=LATE_WITHIN_CONTRACT_SECONDS)
         else:
             self._deliver(action, fault=fault)
-        for _ in range(3):
-            self._look_again()
-            if self._waiting(State.UNKNOWN):
-                self._advance_to_due()
-                self._beat()
+        self._find_out(action)
         self._deliver(action)
         self._look_again()
 
@@ -558,6 +554,20 @@ class Machine(RuleBasedStateMachine):
         if isinstance(claimed, Claimed):
             with self._fault(fault):
                 self.unrecorded.append((claimed, send.send(kind=REFUND, claimed=claimed)))
+
+    @precondition(lambda self: self._there(State.AUTHORIZED))
+    @rule(data=st.data(), fault=st.sampled_from(LOST_ANSWERS))
+    def wake_beside_a_successor(self, data: st.DataObject, fault: str) -> None:
+        """While it slept its lease was swept, nothing was found, and another worker has sent it."""
+        action = self._pick(data, state=State.AUTHORIZED)
+        claimed = claim.claim(kind=REFUND, action_id=action.action_id, worker="worker:sleepy")
+        self._find_out(action)
+        self._deliver(action, fault=fault)
+        if isinstance(claimed, Claimed):
+            sent = send.send(kind=REFUND, claimed=claimed)
+            self.unrecorded.insert(0, (claimed, sent))
+            self._record_late()
+        self._look_again()
 
     @precondition(lambda self: self.unrecorded)
     @rule()
@@ -860,6 +870,15 @@ class Machine(RuleBasedStateMachine):
         FIRED[f"recorded {how}, was {attempt.action.state}"] += 1
         record.record(kind=REFUND, token=claimed.token, sent=sent, actor="worker:late")
         note(f"  recorded {how} {claimed.action}: {type(sent.outcome).__name__}")
+
+    def _find_out(self, action: RefundAction) -> None:
+        """Beats, each as soon as something is due, until this is known or a person's."""
+        for _ in range(6):
+            self._look_again()
+            if action.pk not in {waiting.pk for waiting in self._waiting()}:
+                return
+            self._advance_to_due()
+            self._beat()
 
     def _beat(self, *, fault: str | None = None, crash: str = "") -> None:
         """Both sweeps, as beat starts them."""

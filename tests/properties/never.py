@@ -31,6 +31,8 @@ NOTHING_PAID = (
     State.CANCELLED,
     State.FAILED_FINAL,
 )
+# The database's clock ticks with every question, the sandbox's does not.
+CLOCKS_APART = 5.0
 # The farthest a due time lies in the future: an approval's end.
 DUE_WITHIN = timedelta(seconds=settings.APPROVAL_TTL_SECONDS + 60)
 
@@ -173,6 +175,8 @@ def _balances_wrong(world: World) -> Iterator[str]:
         in_flight = action.state in (*IN_FLIGHT_STATES, State.SUCCEEDED)
         taken[action.order_id] += action.amount_minor if in_flight else action.reserved_minor
     for external in world.externals:
+        if external.is_ours:  # counted with the action that it was recognised as
+            continue
         refunded[external.order_id] += external.amount_minor
         taken[external.order_id] += external.amount_minor
     flagged = {case.resource for case in world.cases if case.kind == Case.Kind.INCIDENT}
@@ -195,6 +199,9 @@ def _sent_wrongly(world: World) -> Iterator[str]:
         attempts = list(action.attempts.all())
         if len(posts) > len(attempts):
             yield f"{action} was sent {len(posts)} times by {len(attempts)} attempts"
+        for post in posts:
+            if not any(_holds(attempt, at=post["at"]) for attempt in attempts):
+                yield f"{action} was sent at {post['at']}, outside of every lease"
         keys = {post["idempotency_key"] for post in posts}
         if len(keys) > action.generation:
             yield f"{action} was sent under {len(keys)} keys: {sorted(keys)}"
@@ -205,6 +212,12 @@ def _sent_wrongly(world: World) -> Iterator[str]:
                 yield f"{post['idempotency_key']} was sent again after {age:.0f} s"
         if len({str(sorted(post["params"].items())) for post in posts}) > 1:
             yield f"{action} was sent with different parameters"
+
+
+def _holds(attempt: Any, *, at: float) -> bool:
+    """Whether an attempt's lease would have outlasted a request that began then."""
+    last = attempt.lease_until.timestamp() - settings.PROVIDER_TOTAL_TIMEOUT_SECONDS
+    return bool(attempt.claimed_at.timestamp() - CLOCKS_APART <= at <= last + CLOCKS_APART)
 
 
 def _hidden(world: World) -> Iterator[str]:
