@@ -20,8 +20,8 @@ PERMISSION = "effects.settle_case"
 
 # What closes the other kinds; a word does not.
 NOT_BY_HAND: dict[str, str] = {
-    Case.Kind.UNKNOWN_OUTCOME: "Only evidence from the provider closes it: check now, or look at "
-    "the provider's dashboard.",
+    Case.Kind.UNKNOWN_OUTCOME: "Only evidence from the provider closes it, or one of the acts on "
+    "this page: check now, or look at the provider's dashboard.",
     Case.Kind.STALE_APPROVAL: "Approve or reject the action; that closes the case.",
     Case.Kind.PENDING_TOO_LONG: "It closes when the provider settles the refund. Polling goes on.",
     Case.Kind.QUEUE: "It closes itself when the queue is drained: approve or reject what waits.",

@@ -58,8 +58,8 @@ STATES: dict[State, About] = {
     ),
     State.UNKNOWN: About(
         means="The provider may or may not have acted.",
-        mover="Reconciliation: three tries or 24 hours, then a case. Evidence from anywhere can "
-        "still settle it.",
+        mover="Reconciliation: three tries or 24 hours, then the person who owns its case. "
+        "Evidence from anywhere can still settle it.",
     ),
     State.PENDING: About(
         means="The provider has accepted it and has not settled it.",
@@ -72,7 +72,8 @@ STATES: dict[State, About] = {
         "with a case.",
     ),
     State.FAILED_FINAL: About(
-        means="Authoritative evidence that it cannot succeed. The customer is still owed.",
+        means="Authoritative evidence that it cannot succeed, or two people who gave it up. The "
+        "customer is still owed.",
         mover="The person who owns the case it opened. Late proof of success wins.",
     ),
     State.REJECTED: About(
@@ -121,9 +122,13 @@ _DECIDED: tuple[Move, ...] = (
     Move(_S.SUBMITTING, _S.AUTHORIZED, "proof that the attempt did nothing"),
     Move(_S.UNKNOWN, _S.SUCCEEDED, "found at the provider"),
     Move(_S.UNKNOWN, _S.PENDING, "found at the provider, not settled"),
-    Move(_S.UNKNOWN, _S.FAILED_FINAL, "proof that it failed or was refused"),
+    Move(_S.UNKNOWN, _S.FAILED_FINAL, "proof that it failed or was refused, or people gave it up"),
     Move(_S.UNKNOWN, _S.AUTHORIZED, "proof of not executed, the key is young"),
-    Move(_S.UNKNOWN, _S.AWAITING_APPROVAL, "proof of not executed, the approval no longer holds"),
+    Move(
+        _S.UNKNOWN,
+        _S.AWAITING_APPROVAL,
+        "proof of not executed and the approval no longer holds, or people allow a new key",
+    ),
     Move(_S.PENDING, _S.SUCCEEDED, "the provider settled it"),
     Move(_S.PENDING, _S.FAILED_FINAL, "the provider could not settle it"),
     Move(_S.SUCCEEDED, _S.FAILED_FINAL, "it failed late, with a case"),
