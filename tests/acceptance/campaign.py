@@ -369,6 +369,7 @@ def main() -> int:
 
     say(f"seed {seed}, {said.kills} kills; starting")
     with world_with_servers(workers=2, beat=2, web=2) as (world, servers):
+        world.lift_limits()
         interlude = None
         if said.broker_away_seconds:
             interlude = partial(_broker_away, servers, seconds=said.broker_away_seconds, say=say)

@@ -46,6 +46,7 @@ def broker() -> Iterator[Valkey]:
 @pytest.fixture(scope="module")
 def world(broker: Valkey) -> Iterator[World]:
     with running_world(workers=2, env={"REDIS_URL": broker.url()}) as running, running.supervised():
+        running.lift_limits()
         yield running
 
 

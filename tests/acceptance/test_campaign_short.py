@@ -16,6 +16,7 @@ KILLS = 25
 
 def test_processes_killed_at_random_instants_lose_and_double_nothing() -> None:
     with running_world(workers=2, beat=2, web=2) as world:
+        world.lift_limits()
         campaign = Campaign(world, seed=20_260_115, say=print)
         report = campaign.run(kills=KILLS, until=time.monotonic() + 300)
         print(report)

@@ -31,18 +31,6 @@ SLOTS = WORKERS * CONCURRENCY
 LATENCY_MS = 400
 CONNECTED = "acct_connected"
 
-# Fifty refunds of one agent in a minute are what the default policy would stop by itself.
-SET_UP = """
-from dataclasses import replace
-from policies.versions import DEFAULT_PARAMETERS, publish
-publish(
-    parameters=replace(
-        DEFAULT_PARAMETERS, velocity=(), budgets=(), goodwill_budgets=(), anomaly_factor=0
-    ),
-    published_by="operator",
-)
-"""
-
 
 @dataclass(frozen=True)
 class Round:
@@ -191,7 +179,7 @@ def flip_and_watch(world: World, round_: Round, *, outsider: str = "") -> None:
 
 def test_after_a_flip_nothing_leaves_but_what_was_on_the_wire_and_after_it_all_goes_once() -> None:
     with running_world(workers=WORKERS, env={"WORKER_CONCURRENCY": str(CONCURRENCY)}) as world:
-        world.stack.manage("shell", "-c", SET_UP)
+        world.lift_limits()
         world.provider.settings(pending_settles_after_seconds=None)
         usual, other = world.key, new_agent_key(world.stack)
 

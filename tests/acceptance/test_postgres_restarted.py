@@ -30,6 +30,7 @@ REST_SECONDS = 120.0
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[World, Servers]]:
     with world_with_servers(workers=2, beat=2) as found:
+        found[0].lift_limits()
         yield found
 
 

@@ -83,6 +83,19 @@ def payment_of(order_id: str) -> str:
     return f"pi_{order_id.replace('-', '_')}"
 
 
+# Hundreds of refunds of one agent in minutes are what the default policy stops by itself.
+WITHOUT_LIMITS = """
+from dataclasses import replace
+from policies.versions import DEFAULT_PARAMETERS, publish
+publish(
+    parameters=replace(
+        DEFAULT_PARAMETERS, velocity=(), budgets=(), goodwill_budgets=(), anomaly_factor=0
+    ),
+    published_by="operator",
+)
+"""
+
+
 class World:
     """One running stack with an agent key, orders and their payments."""
 
@@ -94,6 +107,10 @@ class World:
         self._broker: Celery | None = None
 
     # ---- doing
+
+    def lift_limits(self) -> None:
+        """Put a policy in force that counts nothing, for worlds of many refunds."""
+        self.stack.manage("shell", "-c", WITHOUT_LIMITS)
 
     def order(
         self,
@@ -128,7 +145,8 @@ class World:
                     "payment_intent": payment_of(order_id),
                     "account": account,
                 },
-                "customer": {"ref": "c1", "email": "customer@example.com"},
+                # Each order another customer's: what one of them got back is a limit too.
+                "customer": {"ref": f"c-{order_id}", "email": "customer@example.com"},
                 "placed_at": "2026-01-15T10:00:00Z",
                 "source_version": source_version,
             },
