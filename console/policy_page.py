@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -93,8 +94,7 @@ class DraftForm(forms.ModelForm[PolicyDraft]):
 
     parameters = StrictJSONField(
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 32}),
-        help_text="Amounts are minor units. A currency without a ceiling always needs a person. "
-        "What each parameter means stands in docs/policy.md.",
+        help_text="Amounts are minor units. A currency without a ceiling always needs a person.",
     )
     seen_hash = forms.CharField(widget=forms.HiddenInput, required=False)
     compared_with = forms.IntegerField(widget=forms.HiddenInput, required=False)
@@ -167,6 +167,8 @@ class PolicyDraftAdmin(ReadOnlyAdmin):
     list_select_related = ("edited_by", "based_on", "published_as")
     change_form_outer_before_template = "console/draft.html"
     change_form_before_template = "console/draft_hidden.html"
+    change_form_after_template = "console/parameters_help.html"
+    parameters_help = inspect.getdoc(Parameters)
 
     @admin.display(description="became")
     def became(self, draft: PolicyDraft) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from kernel.money import decimals
 from policies.decision import Decision
 from policies.facts import SCOPES, Facts, OrderLine, OtherAction, RefundLine, Usage
-from policies.outcome import outcome
+from policies.outcome import outcome, why
 from policies.parameters import Parameters
 from policies.rules import evaluate
 
@@ -49,6 +49,11 @@ class Explained:
     def outcome_after(self) -> str:
         """In words."""
         return outcome(self.after)
+
+    @property
+    def because(self) -> str:
+        """What made the verdict that it would be."""
+        return why(self.after)
 
     @property
     def changed(self) -> bool:

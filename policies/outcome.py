@@ -10,6 +10,13 @@ def outcome(decision: Decision) -> str:
     return outcome_of(verdict=decision.verdict.name, tier=decision.tier, people=decision.people)
 
 
+def why(decision: Decision) -> str:
+    """The sentences that made the verdict; of ALLOW, where all rules agree, that they do."""
+    if decision.verdict is Verdict.ALLOW:
+        return "no rule asks for more"
+    return decision.why
+
+
 def outcome_of(*, verdict: str, tier: int, people: int) -> str:
     """The same from the columns of a record. Who must approve is no part of other verdicts."""
     if verdict != Verdict.REVIEW.name:

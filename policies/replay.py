@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from policies.decision import Decision, Verdict
 from policies.facts import Facts
 from policies.models import DecisionRecord, PolicyVersion
-from policies.outcome import outcome, outcome_of
+from policies.outcome import outcome, outcome_of, why
 from policies.parameters import Parameters
 from policies.read_only import read_only
 from policies.rules import evaluate
@@ -188,7 +188,7 @@ def _again(
     """Decide one record again and count it; the change, if it is one."""
     tally.decisions += 1
     was = outcome_of(**{name: record[name] for name in ("verdict", "tier", "people")})
-    decision, why = _decide(record, draft=draft, policies=policies)
+    decision, why_not = _decide(record, draft=draft, policies=policies)
     raw = record["facts"]
     change = Change(
         action_id=record["action_id"],
@@ -200,7 +200,7 @@ def _again(
         base_currency=decision.base_currency if decision else record["base_currency"],
         was=was,
         becomes=outcome(decision) if decision else "",
-        why=decision.why if decision else why,
+        why=why(decision) if decision else why_not,
     )
     if decision is None:
         tally.unreadable += 1

@@ -68,6 +68,7 @@ def test_a_draft_begins_as_the_version_in_force_and_is_saved_by_its_editor() -> 
     client = staff("change_policydraft")
     answer = client.get(add_page())
     assert '"ceiling_minor": {' in shown_of(answer)
+    assert "What each parameter means" in shown_of(answer)
     assert hidden(answer, "compared_with") == "1"
     draft = drafted(client)
     assert draft.parameters["review_beside_open"] is False
@@ -109,6 +110,7 @@ def test_a_version_is_published_from_a_draft_by_another_person_and_in_no_other_w
     version = PolicyVersion.objects.latest("number")
     assert (version.number, version.draft, version.editor) == (2, draft, draft.edited_by)
     assert "It is version 2, in force" in shown_of(publisher.get(page(draft)))
+    assert "It is the first one." in shown_of(publisher.get(page(draft.based_on)))
     shown = shown_of(publisher.get(page(version)))
     assert "review_beside_open" in shown
     assert f"edited by <strong>{draft.edited_by.get_username()}</strong>" in shown
@@ -180,6 +182,7 @@ def test_the_page_shows_what_would_change_for_examples_and_for_real_refunds() ->
     assert "ceiling_minor.EUR" in shown
     assert "what it would say about imagined refunds".capitalize() in shown
     assert "REVIEW by 1 of tier 1" in shown
+    assert "no rule asks for more" in shown
     assert action.action_id not in shown
     shown = shown_of(editor.get(f"{page(draft)}?days=7"))
     assert "<strong>1</strong> of 1 refunds of 7 days" in shown

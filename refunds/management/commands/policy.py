@@ -19,7 +19,7 @@ from policies.drafts import Content, Refused, save_draft
 from policies.examples import explain_examples
 from policies.import_rates import FILE_BYTES_MAX, import_rates
 from policies.models import PolicyDraft, PolicyVersion
-from policies.outcome import outcome
+from policies.outcome import outcome, why
 from policies.parameters import Parameters
 from policies.policy_file import export_version, read_file
 from policies.read_parameters import read_parameters
@@ -209,7 +209,7 @@ class Command(BaseCommand):
             )
             return
         by = f"draft {draft}" if draft is not None else f"version {explained.policy_version}"
-        self.stdout.write(f"{outcome(decision)}, by {by}: {decision.why}")
+        self.stdout.write(f"{outcome(decision)}, by {by}: {why(decision)}")
         for rule in sorted(decision.rules, key=lambda rule: -rule.verdict):
             self.stdout.write(f"  {rule.verdict.name:<6} {rule.rule}: {rule.why}")
 
@@ -227,7 +227,7 @@ class Command(BaseCommand):
                     "amount": line.amount,
                     "in_force": line.outcome_before,
                     "draft": line.outcome_after,
-                    "why": line.after.why,
+                    "why": line.because,
                 }
                 for line in lines
             ]
@@ -238,7 +238,7 @@ class Command(BaseCommand):
             if line.changed:
                 told = f"{line.outcome_before} -> {line.outcome_after}"
             mark = "*" if line.changed else " "
-            self.stdout.write(f"{mark} {line.amount} {line.name}: {told} ({line.after.why})")
+            self.stdout.write(f"{mark} {line.amount} {line.name}: {told} ({line.because})")
         if draft is not None:
             changed = sum(line.changed for line in lines)
             self.stdout.write(f"Decided otherwise: {changed} of {len(lines)} examples.")
