@@ -177,6 +177,11 @@ def explain_answer(explained: Explained) -> ExplainAnswer:
     )
 
 
+STALE_APPROVAL_TOLD = (
+    "It was approved, and what it was approved on has changed since. Nothing is sent before people "
+    "have decided again."
+)
+
 _COLUMNS = (
     "action_id",
     "request_id",
@@ -215,9 +220,19 @@ def _beside() -> dict[str, Subquery]:
         "open_case": newest(
             Case.objects.filter(action_id=same, closed_at__isnull=True),
             "opened_at",
-            *("reason", "due_at"),
+            *("kind", "reason", "due_at"),
         ),
     }
+
+
+def _told(case: dict[str, Any] | None) -> CaseAnswer | None:
+    """A case as its caller hears of it: whose approval lapsed, and why, is the reviewers' own."""
+    if case is None:
+        return None
+    stale = case["kind"] == Case.Kind.STALE_APPROVAL
+    return CaseAnswer(
+        reason=STALE_APPROVAL_TOLD if stale else case["reason"], due_at=case["due_at"]
+    )
 
 
 def _answer(row: dict[str, Any]) -> ActionAnswer:
@@ -240,7 +255,7 @@ def _answer(row: dict[str, Any]) -> ActionAnswer:
             status=row["provider_status"] or None,
         ),
         attempts=row["attempt_count"],
-        case=row["open_case"],
+        case=_told(row["open_case"]),
         final=state in FINAL_STATES,
         retry="never",
         next=NEXT[state],

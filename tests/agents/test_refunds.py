@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from agents.answers import NEXT, POLL_AFTER_SECONDS
+from agents.answers import NEXT, POLL_AFTER_SECONDS, STALE_APPROVAL_TOLD
 from agents.api import PAGE_MAX
 from effects.cases import open_case
+from effects.claim import claim
 from effects.models import Case
 from effects.outcomes import Succeeded
 from effects.states import FINAL_STATES, State
@@ -199,6 +201,18 @@ def test_an_open_case_is_told_with_its_reason_and_due_time_only(caller: Caller) 
     case = read(caller.call("GET", f"/refunds/{action_id}"), 200)["case"]
     assert set(case) == {"reason", "due_at"}
     assert case["reason"] == "It could not be sent for an hour."
+
+
+def test_whose_approval_lapsed_and_why_is_not_told(caller: Caller) -> None:
+    action_id = propose(caller, builders.order(), 201, amount_minor=15_000)["action_id"]
+    action = RefundAction.objects.get(action_id=action_id)
+    builders.approved(action, builders.person("alice"))
+    User.objects.filter(username="alice").update(is_active=False)
+    claim(kind=REFUND, action_id=action_id, worker="w")
+    answer = read(caller.call("GET", f"/refunds/{action_id}"), 200)
+    assert answer["state"] == "AWAITING_APPROVAL"
+    assert answer["case"]["reason"] == STALE_APPROVAL_TOLD
+    assert "alice" not in str(answer)
 
 
 def test_a_newer_decision_is_the_one_that_is_told(caller: Caller) -> None:
