@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from django.views.decorators.http import require_POST
 
 from approvals.case_act import CASE_NOTE_CHARACTERS_MIN
 from approvals.models import CaseAct
-from console.words import page_of
+from console.words import page_of, visible
 from effects.kinds import EffectKind
 from effects.models import Case
 from kernel.money import format_amount
@@ -87,7 +88,8 @@ def acts_context(
     return {
         "history_version": case_version(kind=kind, action=action),
         "acts": [
-            act
+            # Notes of people are shown beside the buttons: nothing in them may hide.
+            replace(act, waits_for_second=tuple(map(visible, act.waits_for_second)))
             for act in possible_acts(case=case, user=user, now=now)
             if act.name not in _ELSEWHERE
         ],

@@ -29,7 +29,13 @@ from kernel.errors import Bug
 from kernel.money import format_amount
 from reconciliation.check_now import SENTENCES, Seen, ask, record_seen
 from reconciliation.circumstances import Circumstances, read_circumstances
-from reconciliation.possible_acts import Name, people_needed, permission_missing, why_not
+from reconciliation.possible_acts import (
+    Name,
+    first_word,
+    people_needed,
+    permission_missing,
+    why_not,
+)
 from reconciliation.second_look import BY_LIST, BY_TOTALS
 from reconciliation.settle import Finding
 from reconciliation.watch import WATCH_EVERY
@@ -160,7 +166,7 @@ def link_refund(*, case_id: UUID, user: User, word: Word, provider_ref: str) -> 
         link = entered.kind.judge_link(locked=entered.locked, effect=effect)
         if link.why_not:
             return _not_linked(act, entered, why=Why.NOT_LINKED, reason=link.why_not, data={})
-        first = entered.here.first_word(act.name.value, subject=provider_ref)
+        first = first_word(act.name, here=entered.here, subject=provider_ref)
         if not link.is_marked and (first is None or first.person_id == user.pk):
             return _ask_for_second(act, entered, first=first)
         _write(act, entered, first=None if link.is_marked else first)
@@ -324,7 +330,7 @@ def _declare(act: _Act, *, typed_amount: str | None = None) -> Result:
                     f"{format_amount(action.amount_minor, action.currency)}. Nothing was changed.",
                 )
             act = replace(act, typed_amount_minor=action.amount_minor)
-        first = entered.here.first_word(act.name.value)
+        first = first_word(act.name, here=entered.here)
         if first is None and people_needed(act.name, here=entered.here) > 1:
             return _ask_for_second(act, entered, first=None)
     seen = ask(kind=entered.kind, action=action)
@@ -340,7 +346,7 @@ def _declare(act: _Act, *, typed_amount: str | None = None) -> Result:
         if condition:
             return NotDone(why=Why.NOT_NOW, sentence=f"{condition} Nothing was declared.")
         alone = people_needed(act.name, here=again.here) == 1
-        first = None if alone else again.here.first_word(act.name.value)
+        first = None if alone else first_word(act.name, here=again.here)
         if first is None and not alone:
             return _ask_for_second(act, again, first=None)
         return _carry_out(act, again, first=first)

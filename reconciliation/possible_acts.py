@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 
 from approvals.decide import actor_of
+from approvals.models import CaseAct
 from approvals.settle import PERMISSION
 from effects.kinds import kind_of
 from effects.models import Case
@@ -192,6 +193,14 @@ def _closed(case: Case) -> str:
     return "The case is closed." if case.closed_at is not None else ""
 
 
+def first_word(name: Name, *, here: Circumstances, subject: str = "") -> CaseAct | None:
+    """Whose word for an act waits for a second person, while whoever gave it still may."""
+    first = here.first_word(name.value, subject=subject)
+    if first is None or permission_missing(name, user=first.person):
+        return None
+    return first
+
+
 def _who(name: Name, *, here: Circumstances, user: User) -> str:
     """Four eyes: not by whoever asked for the money, and not twice by the same person."""
     if name not in BY_TWO:
@@ -201,7 +210,7 @@ def _who(name: Name, *, here: Circumstances, user: User) -> str:
         return "Whoever proposed it cannot vouch that it did not happen. Ask somebody else."
     if action.proposer_owner_id == user.pk:
         return "Whoever answers for its proposer cannot vouch that it did not happen."
-    first = here.first_word(name.value)
+    first = first_word(name, here=here)
     if first is not None and first.person_id == user.pk and people_needed(name, here=here) > 1:
         return "You have asked for it already. A second person must agree."
     return ""
@@ -212,7 +221,7 @@ def _waiting(name: Name, *, here: Circumstances) -> tuple[str, ...]:
     if name not in (*BY_TWO, Name.LINK) or _CONDITIONS[name](here):
         return ()
     subjects = {word.subject for word in here.words if word.act == name.value}
-    firsts = (here.first_word(name.value, subject=subject) for subject in sorted(subjects))
+    firsts = (first_word(name, here=here, subject=subject) for subject in sorted(subjects))
     return tuple(
         f"{first.person.get_username()} asked for it at {_clock(first.at)}"
         + (f" with {first.subject}" if first.subject else "")

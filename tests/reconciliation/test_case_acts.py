@@ -731,6 +731,21 @@ class TestADeclaration:
         assert found.now().state == State.UNKNOWN
         assert [row.round for row in CaseAct.objects.order_by("pk")] == [1, 2]
 
+    @pytest.mark.parametrize("lost", ["account", "permission"])
+    def test_is_not_completed_on_the_word_of_who_may_no_longer(
+        self, sandbox, grace, ada, act, lost
+    ):
+        found = looked_twice(sandbox)
+        getattr(found, act)(grace)
+        if lost == "account":
+            User.objects.filter(pk=grace.pk).update(is_active=False)
+        else:
+            grace.user_permissions.clear()
+        assert found.why_not(Name(act), ada) == ""
+        assert isinstance(getattr(found, act)(ada), SecondNeeded)
+        assert found.now().state == State.UNKNOWN
+        assert "already" in refused(getattr(found, act)(ada), Why.NOT_NOW)
+
     def test_takes_one_person_beside_a_stored_refusal(self, sandbox, grace, act):
         action = builders.action(builders.order(sandbox=sandbox))
         claimed = builders.claimed(action)
