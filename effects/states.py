@@ -106,7 +106,7 @@ _DECIDED: tuple[Move, ...] = (
     Move(_S.HELD, _S.AWAITING_APPROVAL, "policy, run again, asks a person"),
     Move(_S.HELD, _S.REJECTED, "policy, run again, says no"),
     Move(_S.HELD, _S.CANCELLED, "withdrawn"),
-    Move(_S.AWAITING_APPROVAL, _S.AUTHORIZED, "a person approved"),
+    Move(_S.AWAITING_APPROVAL, _S.AUTHORIZED, "enough people approved"),
     Move(_S.AWAITING_APPROVAL, _S.REJECTED, "a person said no"),
     Move(_S.AWAITING_APPROVAL, _S.EXPIRED, "nobody decided in time"),
     Move(_S.AWAITING_APPROVAL, _S.CANCELLED, "withdrawn"),

@@ -91,7 +91,7 @@ def expire_unanswered(*, kind: EffectKind, now: datetime, seen: list[str]) -> bo
             effect=kind.name,
             locked=locked,
             reason=(
-                "Nobody approved or rejected it in time. Nothing was done, and nothing will be "
+                "It was not approved or rejected in time. Nothing was done, and nothing will be "
                 "done under this request. The customer still expects an answer: give it, and "
                 "propose again under a new request id if money is due."
             ),
