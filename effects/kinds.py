@@ -143,13 +143,15 @@ class Reading:
     """A judged look at the provider.
 
     `strangers` are effects on the same resource that belong to no action of ours; `read_at` is
-    the database time just before the look began.
+    the database time just before the look began. `is_complete`: another object of the provider,
+    read after the list, shows that nothing was missing from it.
     """
 
     judgement: Judgement
     strangers: tuple[ProviderEffect, ...]
     read_at: datetime
     evidence: dict[str, Any]
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from effects.outcomes import Listing, ProviderEffect
-from providers.port import PaymentTotals
+from providers.port import CustomerTotals, PaymentTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +126,18 @@ def _what_differs(
     if effect.payment_ref != payment_ref:
         return "payment"
     return ""
+
+
+def unlisted_credit_minor(*, totals: CustomerTotals, listing: Listing, currency: str) -> int:
+    """By how much a customer's balance in one currency is not what its listed changes add up to.
+
+    0: the list is complete, since every change of the balance is in it; what it does not show had
+    not happened when the balance was read. Anything else proves nothing.
+    """
+    listed_minor = sum(
+        effect.amount_minor for effect in listing.effects if effect.currency.upper() == currency
+    )
+    return totals.credit_minor.get(currency, 0) - listed_minor
 
 
 def unlisted_minor(*, totals: PaymentTotals, listing: Listing) -> int:

@@ -68,6 +68,19 @@ class PaymentTotals:
     evidence: Evidence
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomerTotals:
+    """What the provider shows of a customer's balance as a whole.
+
+    `credit_minor` is what the customer has to use, by currency in upper case; below 0 where they
+    owe. A currency that never changed is not in it.
+    """
+
+    customer_ref: str
+    credit_minor: dict[str, int]
+    evidence: Evidence
+
+
 class PaymentProvider(Protocol):
     """One payment provider. Implementations are safe to call from many threads.
 
@@ -168,4 +181,11 @@ class PaymentProvider(Protocol):
         self, *, credit_ref: str, customer_ref: str, account: str = ""
     ) -> ProviderEffect | Unreadable:
         """Read one store credit by the provider's id and its customer. Reads only."""
+        ...
+
+    def read_customer(self, *, customer_ref: str, account: str = "") -> CustomerTotals | Unreadable:
+        """Read what is on a customer's balance, as a whole. Reads only.
+
+        Independent of `list_credits`: another object, in which no change can be missing alone.
+        """
         ...

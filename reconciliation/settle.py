@@ -182,7 +182,8 @@ def _proof_of_absence(*, kind: EffectKind, locked: Locked, reading: Reading) -> 
     1. No attempt is open: nobody holds a lease and may still send.
     2. The read began later than the settle time after the last claim. That is more than a lease
        and a whole request, so nothing that was sent can still be on its way.
-    3. The provider promises that its list shows at once what was done.
+    3. The provider promises that its list shows at once what was done, or another object of it,
+       read after the list, shows that the list was complete.
     4. The key is younger than the limit for sending again, so that a delayed original and our
        own second request would meet under one key.
     """
@@ -197,7 +198,8 @@ def _proof_of_absence(*, kind: EffectKind, locked: Locked, reading: Reading) -> 
     last_claim = max((claimed_at for claimed_at, *_ in attempts), default=None)
     if last_claim is not None and reading.read_at < settled_at(last_claim):
         return Proof(missing="it was read before the settle time after the last send was over")
-    if not kind.promises(action=action).list_is_immediately_consistent:
+    consistent = kind.promises(action=action).list_is_immediately_consistent
+    if not consistent and not reading.is_complete:
         return Proof(missing="the provider's list may lag behind what was done")
     first_use = action.key_first_used_at
     resend_limit = timedelta(seconds=settings.KEY_RESEND_SECONDS)

@@ -32,6 +32,7 @@ from effects.kinds import (
     Promises,
     Reading,
     Recheck,
+    Totals,
     Wait,
 )
 from effects.models import Case, Switch
@@ -50,6 +51,7 @@ from effects.switches import scopes_covering
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import Bug
 from kernel.identity import credit_action_id
+from kernel.money import format_amount
 from providers import matching
 from providers.port import SendRequest
 from providers.registry import payment_provider
@@ -76,6 +78,9 @@ from refunds.replayed import as_it_stands
 # https://docs.stripe.com/api/customers/object#customer_object-id. A merchant's own customer id has
 # no balance at the provider.
 _PROVIDER_CUSTOMER = re.compile(r"cus_[A-Za-z0-9]{1,70}")
+
+# In a listing's evidence: by how much the balance differs from what the list adds up to.
+_UNLISTED = "unlisted_minor"
 
 _ON_THE_WAY = (State.SUBMITTING, State.UNKNOWN, State.PENDING)
 _TO_BE_SENT = (State.AUTHORIZED, State.AWAITING_APPROVAL)
@@ -455,10 +460,44 @@ class CreditKind(EffectKind):
         return as_it_stands(outcome=outcome, now=now)
 
     def look(self, *, action: CreditAction) -> LookUp:
-        """List everything that changed the customer's balance, all pages."""
+        """List everything that changed the customer's balance, all pages.
+
+        That list may lag. While the credit is being found out the balance is read after it: when
+        the listed changes add up to that, none is missing.
+        """
         refuse_open_transaction()
-        return payment_provider(action.provider).list_credits(
+        look = payment_provider(action.provider).list_credits(
             customer_ref=action.customer_ref, account=action.account
+        )
+        if not isinstance(look, Listing) or action.state != State.UNKNOWN:
+            return look
+        unlisted_minor = _unlisted_minor(action=action, look=look)
+        if unlisted_minor is None:
+            return look
+        extra = look.evidence.extra | {_UNLISTED: unlisted_minor}
+        return replace(look, evidence=replace(look.evidence, extra=extra))
+
+    def read_totals(self, *, action: CreditAction, listing: Listing) -> Totals | Unreadable | None:
+        """The customer's balance, against what its listed changes add up to."""
+        refuse_open_transaction()
+        totals = payment_provider(action.provider).read_customer(
+            customer_ref=action.customer_ref, account=action.account
+        )
+        if isinstance(totals, Unreadable):
+            return totals
+        unlisted_minor = matching.unlisted_credit_minor(
+            totals=totals, listing=listing, currency=action.currency
+        )
+        difference = format_amount(abs(unlisted_minor), action.currency)
+        return Totals(
+            unexplained=f"the customer's balance differs by {difference} from the changes listed"
+            if unlisted_minor
+            else "",
+            evidence={
+                "balance_minor": totals.credit_minor.get(action.currency, 0),
+                "unlisted_minor": unlisted_minor,
+                "currency": action.currency,
+            },
         )
 
     def retrieve(self, *, action: CreditAction) -> ProviderEffect | Unreadable:
@@ -499,6 +538,7 @@ class CreditKind(EffectKind):
                     if effect.metadata.get("instance") == action.instance
                 ][:20],
             },
+            is_complete=look.evidence.extra.get(_UNLISTED) == 0,
         )
 
     def hint(self, *, action_id: str) -> bool:
@@ -545,6 +585,16 @@ def _read_beside(*, order: Order, credit: CreditAction) -> dict[str, Any]:
     )
     row: dict[str, Any] = rows.get()
     return row
+
+
+def _unlisted_minor(*, action: CreditAction, look: Listing) -> int | None:
+    """By how much the balance, read now, differs from the list; None: it could not be read."""
+    totals = payment_provider(action.provider).read_customer(
+        customer_ref=action.customer_ref, account=action.account
+    )
+    if isinstance(totals, Unreadable):
+        return None
+    return matching.unlisted_credit_minor(totals=totals, listing=look, currency=action.currency)
 
 
 def _why_paused(locked: Locked) -> str:

@@ -33,6 +33,11 @@ def _expand(call: Call, obj: Any, path: str, names: list[str]) -> None:
             if rest:
                 _expand(call, item, path, rest)
         return
+    if isinstance(obj, dict) and name == "invoice_credit_balance" and obj["object"] == "customer":
+        customer = call.account.get("customer", obj["id"]) or {"_balances": {}}
+        # A credit is above 0 here, as nowhere else on a customer.
+        obj[name] = {currency: -minor for currency, minor in customer["_balances"].items()}
+        return
     if isinstance(obj, dict) and name == "refunds" and obj.get("object") == "charge":
         refunds = call.account.refunds_of(obj["id"])
         newest_first = [listing.wire(refund) for refund in reversed(refunds)]

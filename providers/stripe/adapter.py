@@ -20,7 +20,8 @@ from effects.outcomes import (
     Unreadable,
 )
 from kernel.errors import Bug
-from providers.port import Capabilities, PaymentTotals, SendRequest
+from providers.port import Capabilities, CustomerTotals, PaymentTotals, SendRequest
+from providers.stripe import customer_object
 from providers.stripe import payload as payloads
 from providers.stripe.accounts import Credentials, credentials_for
 from providers.stripe.capabilities import CREDITS, REFUNDS
@@ -180,6 +181,29 @@ class StripeProvider:
         except NotReadable:
             return _unreadable(seen)
         if totals.payment_ref == payment_ref:
+            return totals
+        return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
+
+    def read_customer(self, *, customer_ref: str, account: str = "") -> CustomerTotals | Unreadable:
+        """A customer's balances, off the customer. See the port."""
+        _require_reference(customer_ref)
+        credentials = self._credentials(account)
+        if credentials is None:
+            return _unknown_account(account)
+
+        def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
+            client.v1.customers.retrieve(customer_ref, customer_object.EXPAND, options)  # type: ignore[arg-type]
+
+        seen = self._call(read, credentials=credentials)
+        if seen.error is not None or seen.answer is None:
+            return _unreadable(seen)
+        try:
+            totals = customer_object.read_customer(
+                parse_json(seen.answer.body), evidence=evidence_of(seen)
+            )
+        except NotReadable:
+            return _unreadable(seen)
+        if totals.customer_ref == customer_ref:
             return totals
         return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
 

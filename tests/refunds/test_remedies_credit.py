@@ -111,10 +111,35 @@ def test_a_credit_whose_answer_was_lost_is_found_and_not_sent_again(sandbox, deb
     assert not debts.open_cases(debt)
 
 
-def test_a_credit_that_nobody_finds_is_a_persons_after_three_tries(sandbox, debt):
-    """Absence from a customer's balance proves nothing: that list is eventually consistent."""
+def test_a_credit_that_never_happened_is_sent_again_under_its_key(sandbox, debt):
+    """The listed changes add up to the balance: none is missing, so it did not happen."""
     remedy = debts.proposed(debt, "store_credit")
+    sandbox.credit_outside(debt.order.customer_ref, amount=500)
+    sandbox.credit_outside(debt.order.customer_ref, amount=300, currency="eur")
     sandbox.fault("reset-before-execution", match=on(debt.order))
+    assert sent(remedy).state == State.UNKNOWN
+
+    builders.skew_clock(300)
+    sweep()
+
+    assert debts.credit_of(remedy).state == State.AUTHORIZED
+    assert debts.fresh(remedy).state == "AUTHORIZED"
+    assert sent(remedy).state == State.SUCCEEDED
+    assert debts.paid(sandbox, debt.order) == [500, 300, 7_900]
+
+
+@pytest.mark.parametrize("why", ["the list lags", "the balance cannot be read"])
+def test_a_credit_that_nobody_finds_is_a_persons_after_three_tries(sandbox, debt, why):
+    """Absence from the list alone proves nothing: that list is eventually consistent."""
+    remedy = debts.proposed(debt, "store_credit")
+    path = on(debt.order)["path"]
+    if why == "the list lags":
+        sandbox.fault("reset-after-execution", match=on(debt.order))
+        sandbox.fault("list-lags", match={"method": "GET", "path": path}, times=None, seconds=9e9)
+    else:
+        sandbox.fault("reset-before-execution", match=on(debt.order))
+        customer = {"method": "GET", "path": f"/v1/customers/{debt.order.customer_ref}"}
+        sandbox.fault("list-unreadable", match=customer, times=None)
     credit = sent(remedy)
     assert credit.state == State.UNKNOWN
 
@@ -126,7 +151,7 @@ def test_a_credit_that_nobody_finds_is_a_persons_after_three_tries(sandbox, debt
     assert credit.state == State.UNKNOWN
     assert set(debts.open_cases(credit)) == {Case.Kind.UNKNOWN_OUTCOME}
     assert debts.fresh(remedy).state == "ISSUING"
-    assert debts.paid(sandbox, debt.order) == []
+    assert debts.paid(sandbox, debt.order) == ([7_900] if why == "the list lags" else [])
     refused = debts.proposing(debt, "cheque")
     assert isinstance(refused, RemedyRefused)
     assert refused.why is Why.ALREADY_LIVE
