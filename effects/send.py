@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import Exists
 
 from effects import crashpoints
 from effects.claim import Claimed
@@ -27,6 +27,7 @@ from effects.outcomes import (
     Unreadable,
 )
 from effects.states import State
+from effects.switches import scopes_covering, switches_on
 from kernel.errors import Bug
 
 
@@ -51,7 +52,7 @@ def send(*, kind: EffectKind, claimed: Claimed) -> Sent:
     2. Before the first send, read the resource at the provider. An effect of this action that is
        already there is adopted; one that nobody knows stops the send; unreadable stops it too.
     3. Immediately before the bytes leave, ask the database whether the lease and the key still
-       hold and the attempt is still open. One no, and nothing leaves.
+       hold, the attempt is still open and no kill switch is on. One no, and nothing leaves.
     4. One wire request with the frozen payload and key. Never a retry.
     """
     refuse_open_transaction()
@@ -72,7 +73,7 @@ def send(*, kind: EffectKind, claimed: Claimed) -> Sent:
 
     def fence() -> bool:
         crash_point(crashpoints.BEFORE_BYTES_LEAVE)
-        return _may_still_send(kind=kind, token=claimed.token)
+        return _may_still_send(kind=kind, claimed=claimed)
 
     outcome = kind.send(action=claimed.action, idempotency_key=claimed.idempotency_key, fence=fence)
     crash_point(crashpoints.AFTER_ANSWER)
@@ -100,8 +101,9 @@ def _stopped_by(reading: Reading, *, generation: int) -> Outcome | None:
     return None
 
 
-def _may_still_send(*, kind: EffectKind, token: UUID) -> bool:
-    """Whether the attempt is open, its lease runs long enough, and its key is young enough.
+def _may_still_send(*, kind: EffectKind, claimed: Claimed) -> bool:
+    """Whether the attempt is open, its lease runs long enough, its key is young enough, and no
+    kill switch covers it: one may have been turned on while the provider was being read.
 
     One query by the database's clock. The lease must outlast the whole call, so that a sweep
     cannot find the lease over while the bytes are still on their way. This is the one function
@@ -110,22 +112,31 @@ def _may_still_send(*, kind: EffectKind, token: UUID) -> bool:
     """
     total = timedelta(seconds=settings.PROVIDER_TOTAL_TIMEOUT_SECONDS)
     resend = timedelta(seconds=settings.KEY_RESEND_SECONDS)
+    action = claimed.action
+    scopes = scopes_covering(
+        effect=kind.name,
+        provider=action.provider,
+        account=action.account,
+        agent=action.proposed_by,
+    )
     row = (
-        kind.attempt_model._default_manager.filter(token=token)
+        kind.attempt_model._default_manager.filter(token=claimed.token)
         .values_list(
             "closed_at",
             "lease_until",
             "action__state",
             "action__key_first_used_at",
             DatabaseNow(),
+            Exists(switches_on(now=DatabaseNow()).filter(scope__in=scopes)),
         )
         .first()
     )
     if row is None:
         return False
-    closed_at, lease_until, state, key_first_used_at, now = row
+    closed_at, lease_until, state, key_first_used_at, now, is_stopped = row
     return (
-        closed_at is None
+        not is_stopped
+        and closed_at is None
         and state == State.SUBMITTING
         and lease_until - now >= total
         and key_first_used_at is not None

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from effects.clock import database_now
+from effects.clock import DatabaseNow, database_now
 from effects.kinds import all_kinds
 from effects.models import Switch
 from kernel.errors import InvalidInput
@@ -32,7 +32,8 @@ def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = Non
     `until`: when it ends by itself; None: when somebody turns it off. `actor`: who stops it.
     A switch that is on and would end earlier is followed by the new one, without a gap.
 
-    Holds from the next claim on. A request that was on the wire by then is not called back.
+    Holds for the next claim, and for what was claimed and is not on the wire yet. A request that is
+    on the wire by then is not called back.
     Raises InvalidInput.
     """
     _require_actor(actor)
@@ -90,7 +91,7 @@ def turn_off(*, switch_id: int, actor: str) -> bool:
     )
 
 
-def switches_on(*, now: datetime) -> QuerySet[Switch]:
+def switches_on(*, now: datetime | DatabaseNow) -> QuerySet[Switch]:
     """The switches that stop something at this time, oldest first."""
     return (
         Switch.objects.filter(ended_at__isnull=True)

@@ -24,6 +24,7 @@ from effects.outcomes import (
 )
 from effects.send import Sent, send
 from effects.states import State
+from effects.switches import turn_on
 from kernel.errors import Bug
 from providers.sandbox import Sandbox
 from refunds.dispatch import dispatch
@@ -259,6 +260,22 @@ def test_a_lease_that_does_not_outlast_the_call_lets_no_byte_leave(
     after = builders.fresh(action)
     assert after.state == State.AUTHORIZED
     assert after.reserved_minor == 7_900
+
+
+@pytest.mark.parametrize("scope", ["global", "kind:refund", "account:stripe:", "agent:agent-1"])
+def test_a_switch_turned_on_while_the_provider_is_read_lets_no_byte_leave(
+    sandbox: Sandbox, action: RefundAction, scope: str
+) -> None:
+    claimed = builders.claimed(action)
+    turn_on(scope=scope, reason="drill", actor="test")
+    assert_fenced(sandbox, claimed)
+    assert builders.fresh(action).state == State.AUTHORIZED
+
+
+def test_a_switch_on_something_else_stops_nothing(sandbox: Sandbox, action: RefundAction) -> None:
+    claimed = builders.claimed(action)
+    turn_on(scope="agent:another", reason="drill", actor="test")
+    assert isinstance(recorded(claimed), Succeeded)
 
 
 def test_a_lease_with_room_for_the_whole_call_is_enough(
