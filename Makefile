@@ -6,6 +6,7 @@
 #   make check           format, lint, types, imports, migrations
 #   make bench           what a refund costs
 #   make campaign        500 SIGKILLs at random instants while refunds go on (ARGS="--kills 50 --seed 7")
+#   make mutation        change the rules in every small way; some test must notice each
 #   make contract        the provider suite: sandbox, and Stripe when STRIPE_CONTRACT_KEY is set
 #   make lock            compile requirements*.in
 #   make clean           remove .venv, caches and the local data
@@ -29,7 +30,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help deps deps-run up demo test check format lock bench campaign contract clean
+.PHONY: help deps deps-run up demo test check format lock bench campaign mutation contract clean
 
 help:
 	@sed -n 's/^#  //p' Makefile
@@ -69,6 +70,9 @@ bench: deps
 
 campaign: deps
 	@exec $(PY) -m tests.acceptance.campaign $(ARGS)
+
+mutation: deps
+	@exec $(PY) -m tests.mutation --processes $(N) $(ARGS)
 
 contract: deps
 	@exec $(PY) -m pytest tests/contract $(ARGS)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -29,6 +30,7 @@ from bench.measured import BenchError, Run, latencies_ms
 from config.embedded.places import ephemeral_folder
 from config.embedded.servers import Servers
 from config.stack import Stack, procfile
+from policies.parameters import Limit
 from providers.sandbox import SandboxClient
 
 #: Addresses of a running stack in the environment would send the bench somewhere else.
@@ -44,6 +46,13 @@ POLL_SECONDS = 0.02
 #: Nothing here takes this long unless it hangs.
 STUCK_SECONDS = 180.0
 OVER = "('SUCCEEDED', 'REJECTED', 'EXPIRED', 'CANCELLED')"
+
+
+def _out_of_reach(limit: Limit) -> Limit:
+    """The same limit, which is read and compared and never passed."""
+    figures = ("review_count", "review_base_minor", "hold_count", "hold_base_minor")
+    out: dict[str, Any] = {name: 2**53 - 1 for name in figures if getattr(limit, name) is not None}
+    return replace(limit, **out)
 
 
 def procfile_pool() -> tuple[str, int]:
@@ -102,6 +111,12 @@ class World:
             parameters=replace(
                 DEFAULT_PARAMETERS,
                 ceiling_minor=dict.fromkeys(DEFAULT_PARAMETERS.ceiling_minor, 2**53 - 1),
+                # One agent asks for everything here, as fast as it can. The limits are read and
+                # kept like others, and are too high to stop it.
+                velocity=tuple(map(_out_of_reach, DEFAULT_PARAMETERS.velocity)),
+                budgets=tuple(map(_out_of_reach, DEFAULT_PARAMETERS.budgets)),
+                anomaly_factor=1,
+                anomaly_floor_count=10**6,
             ),
             published_by="bench",
         )

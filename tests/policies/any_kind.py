@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from policies.facts import SCOPES, Facts, OrderLine, OtherAction, RefundLine, Source, Usage
 from policies.parameters import Limit, Parameters, Tier
+
+# How long an example takes says something about the machine, and nothing about the rules.
+on_any_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CURRENCIES = ("USD", "EUR", "JPY", "KWD", "SEK")
 REASONS = ("damaged", "goodwill", "late", "fraudulent", "because")
@@ -65,23 +69,27 @@ order_lines = st.one_of(
 refund_lines = st.lists(
     st.builds(RefundLine, line_id=st.sampled_from(LINES), amount_minor=minor), max_size=3
 ).map(tuple)
-usages = st.lists(
-    st.sampled_from([(scope, window) for scope, windows in SCOPES.items() for window in windows]),
-    unique=True,
-).flatmap(
-    lambda pairs: st.tuples(
-        *(
-            st.builds(
-                Usage,
-                scope=st.just(scope),
-                window=st.just(window),
-                count=few,
-                sums_minor=st.dictionaries(currencies, minor, max_size=2),
-            )
-            for scope, window in pairs
+PAIRS = [(scope, window) for scope, windows in SCOPES.items() for window in windows]
+pairs = st.sampled_from(PAIRS)
+
+
+@st.composite
+def usages(draw: st.DrawFn, *, missing_max: int) -> tuple[Usage, ...]:
+    """Every scope and window but a few, with something used in a few of them."""
+    missing = draw(st.sets(pairs, max_size=missing_max)) if missing_max else set()
+    counts = draw(st.dictionaries(pairs, few, max_size=4))
+    sums = draw(st.dictionaries(pairs, st.dictionaries(currencies, minor, max_size=2), max_size=3))
+    return tuple(
+        Usage(
+            scope=scope,
+            window=window,
+            count=counts.get((scope, window), 0),
+            sums_minor=sums.get((scope, window), {}),
         )
+        for scope, window in PAIRS
+        if (scope, window) not in missing
     )
-)
+
 
 facts_of_any_kind = st.builds(
     Facts,
@@ -117,7 +125,7 @@ facts_of_any_kind = st.builds(
     lines_refunded_minor=st.dictionaries(st.sampled_from(LINES), minor),
     agent_succeeded=st.one_of(st.none(), few),
     order_age_seconds=st.one_of(st.none(), st.floats(min_value=0, max_value=1e6)),
-    usage=usages,
+    usage=usages(missing_max=3),
     rates=st.dictionaries(currencies, st.sampled_from(["1", "1.25", "160", "0.385"])),
     rates_day=st.just("2026-03-03"),
     rates_age_days=st.one_of(st.none(), st.integers(min_value=0, max_value=9)),
@@ -156,19 +164,7 @@ likely_facts = st.builds(
     lines=st.one_of(st.just(()), refund_lines),
     agent_succeeded=few,
     order_age_seconds=st.floats(min_value=0, max_value=100),
-    usage=st.tuples(
-        *(
-            st.builds(
-                Usage,
-                scope=st.just(scope),
-                window=st.just(window),
-                count=few,
-                sums_minor=st.dictionaries(st.sampled_from(["USD", "JPY"]), minor, max_size=2),
-            )
-            for scope, windows in SCOPES.items()
-            for window in windows
-        )
-    ),
+    usage=usages(missing_max=0),
     rates=st.just({"USD": "1.25", "JPY": "160"}),
     rates_day=st.just("2026-03-03"),
     rates_age_days=st.just(1),
@@ -221,61 +217,62 @@ def limits_of(draw: st.DrawFn, *scopes: str) -> tuple[Limit, ...]:
     return tuple(limits)
 
 
+SWITCHES: dict[str, st.SearchStrategy[Any]] = {
+    "review_beside_open": st.booleans(),
+    "same_amount_window_seconds": st.integers(min_value=0, max_value=10**7),
+    "unsearchable_ceiling_minor": minor,
+    "base_currency": st.sampled_from(["USD", "JPY"]),
+    "rate_max_age_days": st.integers(min_value=0, max_value=9),
+    "ceiling_by_agent_base_minor": st.dictionaries(st.sampled_from(AGENTS), minor),
+    "accounts_by_agent": st.dictionaries(
+        st.sampled_from(AGENTS),
+        st.lists(st.sampled_from(ACCOUNTS), unique=True).map(tuple),
+        max_size=1,
+    ),
+    "velocity": limits_of("agent", "customer", "order"),
+    "budgets": limits_of("agent", "total"),
+    "goodwill_budgets": limits_of("goodwill_agent", "goodwill_total"),
+    "goodwill_reasons": some_reasons,
+    "anomaly_factor": st.integers(min_value=0, max_value=5),
+    "anomaly_floor_count": st.integers(min_value=1, max_value=40),
+    "window_days": st.integers(min_value=0, max_value=60),
+    "window_from": st.sampled_from(["placed", "delivered"]),
+    "time_zone": st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]),
+    "method_window_days": st.dictionaries(
+        st.sampled_from(METHODS), st.integers(min_value=1, max_value=60)
+    ),
+    "final_sale_verdict": st.sampled_from(["ALLOW", "REVIEW", "DENY"]),
+    "return_above_base_minor": st.one_of(st.none(), minor),
+    "component_caps": st.booleans(),
+    "risk_review": st.lists(st.sampled_from(RISKS), unique=True).map(tuple),
+    "risk_deny": st.lists(st.sampled_from(RISKS), unique=True).map(tuple),
+    "risk_required": st.booleans(),
+    "probation_refunds": few,
+    "order_max_age_seconds": st.integers(min_value=0, max_value=10**6),
+    "sample_qa_per_mille": st.integers(min_value=0, max_value=1000),
+}
+
+
 @st.composite
 def parameters_of_any_kind(draw: st.DrawFn) -> Parameters:
-    """Parameters that `policies.read_parameters` accepts."""
-    reasons_listed = draw(
-        st.lists(reasons, unique=True, min_size=1).map(tuple),
-    )
-    listed = st.sampled_from(reasons_listed)
+    """Parameters that `policies.read_parameters` accepts, with a few rules switched on."""
+    listed = draw(st.lists(reasons, unique=True, min_size=1).map(tuple))
     tiers = draw(tiers_of_any_kind())
+    of_reason = draw(st.sampled_from(listed))
     values: dict[str, Any] = {
         "ceiling_minor": draw(st.dictionaries(currencies, minor)),
-        "reasons": reasons_listed,
-        "review_beside_open": draw(st.booleans()),
-        "same_amount_window_seconds": draw(st.integers(min_value=0, max_value=10**7)),
-        "unsearchable_ceiling_minor": draw(minor),
-        "base_currency": draw(st.sampled_from(["USD", "JPY"])),
-        "rate_max_age_days": draw(st.integers(min_value=0, max_value=9)),
-        "ceiling_by_reason_base_minor": draw(st.dictionaries(listed, minor)),
-        "ceiling_by_agent_base_minor": draw(st.dictionaries(st.sampled_from(AGENTS), minor)),
+        "reasons": listed,
         "tiers": tiers,
-        "tier_by_reason": draw(
-            st.dictionaries(listed, st.sampled_from([tier.tier for tier in tiers]))
-        ),
-        "reasons_by_agent": draw(
-            st.dictionaries(
-                st.sampled_from(AGENTS), st.lists(listed, unique=True).map(tuple), max_size=1
-            )
-        ),
-        "accounts_by_agent": draw(
-            st.dictionaries(
-                st.sampled_from(AGENTS),
-                st.lists(st.sampled_from(ACCOUNTS), unique=True).map(tuple),
-                max_size=1,
-            )
-        ),
-        "velocity": draw(limits_of("agent", "customer", "order")),
-        "budgets": draw(limits_of("agent", "total")),
-        "goodwill_budgets": draw(limits_of("goodwill_agent", "goodwill_total")),
-        "goodwill_reasons": draw(some_reasons),
-        "anomaly_factor": draw(st.integers(min_value=0, max_value=5)),
-        "anomaly_floor_count": draw(st.integers(min_value=1, max_value=40)),
-        "window_days": draw(st.integers(min_value=0, max_value=60)),
-        "window_from": draw(st.sampled_from(["placed", "delivered"])),
-        "time_zone": draw(st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"])),
-        "method_window_days": draw(
-            st.dictionaries(st.sampled_from(METHODS), st.integers(min_value=1, max_value=60))
-        ),
-        "final_sale_verdict": draw(st.sampled_from(["ALLOW", "REVIEW", "DENY"])),
-        "return_reasons": draw(st.lists(listed, unique=True).map(tuple)),
-        "return_above_base_minor": draw(st.one_of(st.none(), minor)),
-        "component_caps": draw(st.booleans()),
-        "risk_review": draw(st.lists(st.sampled_from(RISKS), unique=True).map(tuple)),
-        "risk_deny": draw(st.lists(st.sampled_from(RISKS), unique=True).map(tuple)),
-        "risk_required": draw(st.booleans()),
-        "probation_refunds": draw(few),
-        "order_max_age_seconds": draw(st.integers(min_value=0, max_value=10**6)),
-        "sample_qa_per_mille": draw(st.integers(min_value=0, max_value=1000)),
     }
+    by_reason: dict[str, st.SearchStrategy[Any]] = {
+        "ceiling_by_reason_base_minor": st.fixed_dictionaries({of_reason: minor}),
+        "tier_by_reason": st.fixed_dictionaries(
+            {of_reason: st.sampled_from([tier.tier for tier in tiers])}
+        ),
+        "reasons_by_agent": st.fixed_dictionaries({"agent-1": st.just((of_reason,))}),
+        "return_reasons": st.just((of_reason,)),
+    }
+    switches = SWITCHES | by_reason
+    for name in sorted(draw(st.sets(st.sampled_from(sorted(switches)), max_size=8))):
+        values[name] = draw(switches[name])
     return Parameters(**values)

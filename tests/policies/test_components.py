@@ -16,6 +16,7 @@ from policies.decision import Verdict
 from policies.facts import Facts, OrderLine, RefundLine
 from policies.parameters import Parameters
 from policies.rules import RULES
+from tests.policies.any_kind import on_any_machine
 from tests.policies.examples import FACTS, lines, with_facts
 
 CAPS = Parameters(ceiling_minor={}, reasons=(), component_caps=True)
@@ -146,6 +147,7 @@ def refund(facts: Facts, asked: dict[str, int], before: dict[str, int]) -> Facts
     )
 
 
+@on_any_machine
 @given(orders_refunded_bit_by_bit())
 def test_an_order_refunded_bit_by_bit_is_the_whole_at_once_to_the_minor_unit(
     case: tuple[Facts, list[dict[str, int]]],
@@ -177,6 +179,7 @@ def test_an_order_refunded_bit_by_bit_is_the_whole_at_once_to_the_minor_unit(
     assert {i: t for i, t in tax.items() if t} == {i: t for i, t in stored.items() if t}
 
 
+@on_any_machine
 @given(orders_refunded_bit_by_bit(), st.data())
 def test_no_line_is_ever_refunded_beyond_what_is_left_of_it(
     case: tuple[Facts, list[dict[str, int]]], data: Any

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernel.money import AMOUNT_MINOR_MAX, decimals
 from policies.parameters import Parameters
 from policies.rates import base_amount, base_sum, to_base, usable_rates
+from tests.policies.any_kind import on_any_machine
 from tests.policies.examples import FACTS, with_facts
 
 RATES = {"EUR": "1", "USD": "1.25", "JPY": "160", "KWD": "0.385", "GBP": "0.8"}
@@ -113,6 +114,7 @@ rates = st.fixed_dictionaries(
 amounts = st.integers(min_value=0, max_value=AMOUNT_MINOR_MAX)
 
 
+@on_any_machine
 @given(amounts, currencies, currencies, rates)
 def test_a_conversion_is_the_exact_one_rounded_up(
     amount: int, currency: str, base: str, rates: dict[str, str]
@@ -131,6 +133,7 @@ def test_a_conversion_is_the_exact_one_rounded_up(
         assert converted - 1 < exact <= converted
 
 
+@on_any_machine
 @given(amounts, amounts, currencies, currencies, rates)
 def test_more_money_is_never_less_in_the_base_currency(
     one: int, other: int, currency: str, base: str, rates: dict[str, str]

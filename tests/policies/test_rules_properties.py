@@ -20,6 +20,7 @@ from tests.policies.any_kind import (
     RISKS,
     facts_of_any_kind,
     likely_facts,
+    on_any_machine,
     parameters_of_any_kind,
 )
 
@@ -28,6 +29,7 @@ any_facts = st.one_of(facts_of_any_kind, likely_facts)
 any_parameters = parameters_of_any_kind()
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_the_most_restrictive_rule_wins(facts: Facts, parameters: Parameters) -> None:
     decision = evaluate(facts, parameters)
@@ -37,11 +39,13 @@ def test_the_most_restrictive_rule_wins(facts: Facts, parameters: Parameters) ->
     assert all(result.why for result in decision.rules)
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_the_same_facts_are_decided_the_same(facts: Facts, parameters: Parameters) -> None:
     assert evaluate(facts, parameters) == evaluate(facts, parameters)
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_whoever_must_approve_is_a_row_of_the_table(facts: Facts, parameters: Parameters) -> None:
     decision = evaluate(facts, parameters)
@@ -53,6 +57,7 @@ def test_whoever_must_approve_is_a_row_of_the_table(facts: Facts, parameters: Pa
 
 # Two rules are about one exact amount, and not about more or less of it: what others had the same
 # amount, and lines that add up to it.
+@on_any_machine
 @given(
     any_facts.map(lambda facts: replace(facts, others=())),
     any_parameters.map(lambda parameters: replace(parameters, component_caps=False)),
@@ -65,9 +70,12 @@ def test_more_money_is_never_decided_more_easily(
     less = evaluate(replace(facts, amount_minor=amount), parameters)
     most = evaluate(replace(facts, amount_minor=amount + more), parameters)
     assert most.verdict >= less.verdict
+    for low, high in zip(less.rules, most.rules, strict=True):
+        assert high.verdict >= low.verdict, low.rule
     assert (most.tier, most.people) >= (less.tier, less.people)
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_nothing_is_allowed_that_does_not_fit(facts: Facts, parameters: Parameters) -> None:
     if evaluate(facts, parameters).verdict in (ALLOW, REVIEW):
@@ -75,12 +83,14 @@ def test_nothing_is_allowed_that_does_not_fit(facts: Facts, parameters: Paramete
         assert facts.captured_minor > 0
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_a_switch_holds_or_worse(facts: Facts, parameters: Parameters) -> None:
     on = evaluate(replace(facts, switches=("global",)), parameters)
     assert on.verdict in (HOLD, DENY)
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_facts_that_cannot_be_read_hold_or_worse(facts: Facts, parameters: Parameters) -> None:
     unreachable = evaluate(replace(facts, provider_reachable=False), parameters)
@@ -142,7 +152,7 @@ MISSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @given(any_facts, any_parameters, st.sampled_from(sorted(MISSING)))
-@settings(max_examples=150)
+@settings(on_any_machine, max_examples=150)
 def test_a_missing_fact_asks_a_person_at_least(
     facts: Facts, parameters: Parameters, missing: str
 ) -> None:
@@ -244,7 +254,7 @@ STRICTER: dict[str, Callable[[Parameters], dict[str, Any]]] = {
 
 
 @given(any_facts, any_parameters, st.sampled_from(sorted(STRICTER)))
-@settings(max_examples=200)
+@settings(on_any_machine, max_examples=200)
 def test_stricter_parameters_never_decide_more_easily(
     facts: Facts, parameters: Parameters, how: str
 ) -> None:
@@ -275,6 +285,7 @@ INJECTED = st.one_of(
 )
 
 
+@on_any_machine
 @given(any_facts, any_parameters.map(lambda p: replace(p, sample_qa_per_mille=0)), INJECTED)
 def test_no_text_among_the_facts_changes_a_verdict(
     facts: Facts, parameters: Parameters, text: str
@@ -294,6 +305,7 @@ def test_no_text_among_the_facts_changes_a_verdict(
     assert (before.verdict, before.tier, before.people) == (after.verdict, after.tier, after.people)
 
 
+@on_any_machine
 @given(likely_facts, any_parameters, INJECTED)
 def test_the_name_of_an_unknown_line_is_in_no_sentence(
     facts: Facts, parameters: Parameters, text: str
@@ -312,12 +324,14 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+@on_any_machine
 @given(any_parameters)
 def test_parameters_survive_being_stored_and_are_valid(parameters: Parameters) -> None:
     assert Parameters.from_json(through_json(parameters.as_json())) == parameters
     assert require_valid(parameters) == parameters
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_facts_survive_being_stored_and_are_decided_the_same(
     facts: Facts, parameters: Parameters
@@ -329,6 +343,7 @@ def test_facts_survive_being_stored_and_are_decided_the_same(
     )
 
 
+@on_any_machine
 @given(any_facts, any_parameters)
 def test_a_decision_survives_being_stored(facts: Facts, parameters: Parameters) -> None:
     decision = evaluate(facts, parameters)

@@ -1,0 +1,74 @@
+"""`make mutation`: change the code in every small way, and see that some test fails each time.
+
+Which files are changed and which tests run stands in pyproject.toml under [tool.mutmut]. It works
+on a copy in .data/mutation, so the checkout stays as it is and nothing of an earlier run is
+believed. Exit 1: a change that no test noticed; each is shown, to be killed by a test or made
+impossible by simpler code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+HOUSE = Path(__file__).resolve().parents[2]
+COPY = HOUSE / ".data" / "mutation"
+# On a busy machine of two cores it takes ten minutes.
+SECONDS_MAX = 1800
+# Hypothesis then draws the same examples each time, and judges no example by how long it took.
+SAME_EACH_TIME = {"CI": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def mutmut(*arguments: str, seconds_max: float = 60, quiet: bool = True) -> str:
+    """Run mutmut in the copy and return what it wrote. Raises CalledProcessError when it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mutmut", *arguments],
+        cwd=COPY,
+        env=os.environ | SAME_EACH_TIME,
+        stdout=subprocess.PIPE if quiet else None,
+        text=True,
+        timeout=seconds_max,
+        check=True,
+    )
+    return done.stdout or ""
+
+
+def copy_checkout() -> None:
+    """The mutated rooms with the tests, anew."""
+    settings = tomllib.loads((HOUSE / "pyproject.toml").read_text())["tool"]["mutmut"]
+    shutil.rmtree(COPY, ignore_errors=True)
+    COPY.mkdir(parents=True)
+    shutil.copy(HOUSE / "pyproject.toml", COPY)
+    for room in (*settings["source_paths"], "tests"):
+        shutil.copytree(HOUSE / room, COPY / room, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds-max", type=float, default=SECONDS_MAX)
+    chosen = parser.parse_args()
+    copy_checkout()
+    mutmut(
+        "run",
+        f"--max-children={chosen.processes}",
+        seconds_max=chosen.seconds_max,
+        quiet=False,
+    )
+    mutmut("export-cicd-stats")
+    counts = json.loads((COPY / "mutants" / "mutmut-cicd-stats.json").read_text())
+    left = [line.split(":")[0].strip() for line in mutmut("results").splitlines() if ":" in line]
+    for name in left:
+        print(mutmut("show", name))
+    print(f"{counts['killed']} of {counts['total']} changes were noticed; {len(left)} were not.")
+    return 1 if left or not counts["total"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
