@@ -387,8 +387,13 @@ class CreditKind(EffectKind):
         return ""
 
     def watched_until(self, *, locked: Locked) -> datetime | None:
-        """While another remedy of the debt is live, and some time after that moved last."""
-        return remedy_moves.watched_until(locked=replace(locked, action=_facts(locked).debt))
+        """As the refund that it settles, and some time after people gave it up."""
+        ends = [
+            since + timedelta(days=remedy_moves.WATCH_DAYS)
+            for since in remedy_moves.given_up_since(locked.action)
+        ]
+        refund = remedy_moves.watched_until(locked=replace(locked, action=_facts(locked).debt))
+        return max([*ends, refund] if refund else ends, default=None)
 
     def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
         """Remember the provider's id for the remedy's reference."""

@@ -230,11 +230,15 @@ def watched_until(*, locked: Locked) -> datetime | None:
 
     One that people gave up is watched from then on, remedy or not: nobody knows that it failed.
     """
-    debt = locked.action
     since = [remedy.state_since for remedy in live_remedies(locked=locked)]
-    if CaseAct.objects.filter(action_id=debt.action_id, act=CaseAct.Act.GIVE_UP).exists():
-        since.append(debt.state_since)
+    since += given_up_since(locked.action)
     return max(since) + timedelta(days=WATCH_DAYS) if since else None
+
+
+def given_up_since(action: Any) -> list[datetime]:
+    """Since when a failed refund or credit has been given up by people; [] if it was not."""
+    acts = CaseAct.objects.filter(action_id=action.action_id, act=CaseAct.Act.GIVE_UP)
+    return [action.state_since] if acts.exists() else []
 
 
 def why_case_stays(*, locked: Locked) -> str:
