@@ -236,14 +236,17 @@ BUGS = {
         patches=(
             (
                 "effects/send.py",
-                "    return (\n        closed_at is None\n",
-                "    return token is not None or (\n        closed_at is None\n",
+                "    return (\n        not is_stopped\n",
+                "    return claimed is not None or (\n        not is_stopped\n",
             ),
         ),
         caught_as=r"outside of every lease|provider has paid it",
     ),
     "a kill switch stops nothing": Bug(
-        patches=(("refunds/kind.py", "        if beside.switches:\n", "        if not beside:\n"),),
+        patches=(
+            ("refunds/kind.py", "        if beside.switches:\n", "        if not beside:\n"),
+            ("effects/send.py", "        not is_stopped\n        and ", "        "),
+        ),
         caught_as=r"was claimed although .*a kill switch is on",
     ),
     "nobody is told": Bug(
