@@ -734,9 +734,7 @@ def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
     return currency == order.currency and status not in ("failed", "canceled")
 
 
-def if_as_sent(
-    action: Any, read: ProviderEffect | Unreadable
-) -> ProviderEffect | Unreadable:
+def if_as_sent(action: Any, read: ProviderEffect | Unreadable) -> ProviderEffect | Unreadable:
     """An effect read by its id, if it is the one that was sent; else it is as good as unread."""
     if isinstance(read, Unreadable) or (
         read.amount_minor == action.amount_minor

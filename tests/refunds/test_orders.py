@@ -44,12 +44,12 @@ def test_a_new_order_begins_at_version_one_with_empty_balances() -> None:
 
 def test_the_same_statement_again_changes_nothing() -> None:
     mirror()
-    before, events = Order.objects.values().get(), RefundEvent.objects.count()
+    before, events = dict(Order.objects.values().get()), RefundEvent.objects.count()
     result = mirror()
     assert (result.created, result.changed) == (False, False)
-    after = Order.objects.values().get()
+    after = dict(Order.objects.values().get())
     # But for when it was last stated: the facts are as fresh as that.
-    assert after.pop("stated_at") > before.pop("stated_at")
+    assert after.pop("stated_at") != before.pop("stated_at")
     assert (after, RefundEvent.objects.count()) == (before, events)
 
 
