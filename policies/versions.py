@@ -11,6 +11,7 @@ from effects.clock import database_now
 from kernel.canonical import canonical_json, sha256_hex
 from policies.models import PolicyEvent, PolicyVersion
 from policies.parameters import Limit, Parameters, Tier
+from policies.read_parameters import require_valid
 
 # What a small shop can run with unchanged: refunds up to 100 units of its currency by policy alone,
 # the reasons a support agent meets every day, and a person for everything that looks like a second
@@ -84,8 +85,9 @@ def publish(*, parameters: Parameters, published_by: str, note: str = "") -> Pol
     """Append a policy version, which is in force once this commits.
 
     For the installation and for programs with the database in their hands. People draft and
-    another one publishes: `policies.drafts`.
+    another one publishes: `policies.drafts`. Raises InvalidInput naming the parameter.
     """
+    require_valid(parameters)
     with transaction.atomic():
         lock_versions()
         return append(parameters=parameters, published_by=published_by, note=note)

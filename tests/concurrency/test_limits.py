@@ -71,7 +71,7 @@ def _a_hundred_at_once(*, used_minor: int, proposers: int, **scope: object) -> l
 def test_a_hundred_proposals_at_once_at_ninety_percent_never_pass_a_budget(
     limit: Limit, proposers: int
 ) -> None:
-    _only(budgets=(limit,))
+    _only(**{"velocity" if limit.scope == "customer" else "budgets": (limit,)})
     actions = _a_hundred_at_once(used_minor=90_000, proposers=proposers, customer_ref="cus_1")
 
     assert _allowed_minor() == BUDGET_MINOR

@@ -381,10 +381,11 @@ def peak_bytes(into: list[int]) -> Iterator[None]:
     tracemalloc.stop()
 
 
-def test_memory_does_not_grow_with_the_number_of_decisions() -> None:
-    generated(1_000)
+def test_memory_does_not_grow_with_the_number_of_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policies.replay.BATCH", 100)
+    generated(300)
     peaks: list[int] = []
-    for decisions_max in (1_000, 3_000):
+    for decisions_max in (300, 900):
         with peak_bytes(peaks):
             assert replay(since=a_day_ago(), decisions_max=decisions_max).decisions == decisions_max
         if len(peaks) == 1:

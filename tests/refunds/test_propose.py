@@ -65,7 +65,7 @@ def test_a_proposal_is_recorded_decided_and_frozen() -> None:
     [
         (lambda: None, State.AUTHORIZED),
         (lambda: builders.policy(ceiling_minor={}), State.AWAITING_APPROVAL),
-        (lambda: builders.policy(reasons=()), State.REJECTED),
+        (lambda: builders.policy(reasons=("late",)), State.REJECTED),
         (
             lambda: Switch.objects.create(
                 scope="global", reason="r", set_by="t", set_at="2020-01-01T00:00Z"
