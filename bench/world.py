@@ -30,7 +30,9 @@ from bench.measured import BenchError, Run, latencies_ms
 from config.embedded.places import ephemeral_folder
 from config.embedded.servers import Servers
 from config.stack import Stack, procfile
+from kernel.money import AMOUNT_MINOR_MAX
 from policies.parameters import Limit
+from policies.read_parameters import COUNT_MAX
 from providers.sandbox import SandboxClient
 
 #: Addresses of a running stack in the environment would send the bench somewhere else.
@@ -50,8 +52,13 @@ OVER = "('SUCCEEDED', 'REJECTED', 'EXPIRED', 'CANCELLED')"
 
 def _out_of_reach(limit: Limit) -> Limit:
     """The same limit, which is read and compared and never passed."""
-    figures = ("review_count", "review_base_minor", "hold_count", "hold_base_minor")
-    out: dict[str, Any] = {name: 2**53 - 1 for name in figures if getattr(limit, name) is not None}
+    largest = {"count": COUNT_MAX, "base_minor": AMOUNT_MINOR_MAX}
+    out: dict[str, Any] = {
+        f"{word}_{figure}": value
+        for word in ("review", "hold")
+        for figure, value in largest.items()
+        if getattr(limit, f"{word}_{figure}") is not None
+    }
     return replace(limit, **out)
 
 
@@ -110,13 +117,13 @@ class World:
         publish(
             parameters=replace(
                 DEFAULT_PARAMETERS,
-                ceiling_minor=dict.fromkeys(DEFAULT_PARAMETERS.ceiling_minor, 2**53 - 1),
+                ceiling_minor=dict.fromkeys(DEFAULT_PARAMETERS.ceiling_minor, AMOUNT_MINOR_MAX),
                 # One agent asks for everything here, as fast as it can. The limits are read and
                 # kept like others, and are too high to stop it.
                 velocity=tuple(map(_out_of_reach, DEFAULT_PARAMETERS.velocity)),
                 budgets=tuple(map(_out_of_reach, DEFAULT_PARAMETERS.budgets)),
                 anomaly_factor=1,
-                anomaly_floor_count=10**6,
+                anomaly_floor_count=COUNT_MAX,
             ),
             published_by="bench",
         )
