@@ -13,7 +13,7 @@ from approvals.case_act import CaseAct
 from effects.triggers import append_only
 
 # Where the actions of each kind stand whose people decide by approvals.
-_ACTION_TABLES = {"refund": "refunds_refundaction"}
+_ACTION_TABLES = {"refund": "refunds_refundaction", "credit": "refunds_creditaction"}
 
 
 def _decided_in_its_round() -> pgtrigger.Trigger:

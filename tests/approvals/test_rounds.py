@@ -10,11 +10,14 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 
-from approvals.decide import Approved, Refused, Rejected, Why, approve, reject
+from approvals.decide import Approved, Refused, Rejected, Seen, Why, approve, reject
 from approvals.models import Approval
+from effects.claim import send_back
+from effects.kinds import Back
 from effects.models import Case
 from effects.states import State
 from policies.parameters import Tier
+from refunds.credits import CREDIT
 from refunds.dispatch import dispatch
 from refunds.models import Order, RefundAction, RefundEvent
 from refunds.withdraw import withdraw_refund
@@ -33,6 +36,7 @@ from tests.approvals.ways import (
     tiered_policy,
     waits_for,
 )
+from tests.refunds import debts
 
 pytestmark = pytest.mark.django_db
 # Where several connections act, or something is really sent.
@@ -498,3 +502,28 @@ def test_what_was_changed_behind_the_triggers_is_an_incident_and_is_never_sent(
 def test_the_tiers_of_this_page_are_what_it_says():
     assert [(tier.tier, tier.people) for tier in TIERS] == [(1, 1), (2, 1), (3, 2)]
     assert not isinstance(say_yes(awaiting(9_000), builders.person()), Refused)
+
+
+# -- another kind of effect -----------------------------------------------------------------------
+
+
+@really
+def test_a_store_credit_that_went_back_to_people_is_approved_in_the_same_way(sandbox):
+    builders.allow_all()
+    remedy = debts.proposed(debts.debt(sandbox), "store_credit")
+    credit = debts.credit_of(remedy)
+    with debts.locked(credit) as found:
+        send_back(kind=CREDIT, locked=found, verdict=Back(reason="it changed"), actor="worker:test")
+    credit = debts.credit_of(remedy)
+    assert (credit.state, credit.approval_round) == (State.AWAITING_APPROVAL, 2)
+    with debts.locked(credit) as found:
+        seen = Seen(
+            version=CREDIT.version_of(locked=found),
+            payload_hash=credit.payload_hash,
+            round=2,
+            policy_version=0,
+        )
+    somebody = debts.person("approve_remedy")
+    made = approve(action_id=credit.action_id, user=somebody, note="still owed", seen=seen)
+    assert isinstance(made, Approved), made
+    assert debts.credit_of(remedy).state == State.AUTHORIZED
