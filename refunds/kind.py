@@ -66,7 +66,7 @@ from refunds.facts import Beside, facts_for, read_beside
 from refunds.hint import tell_a_worker
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
 from refunds.orders import why_overdrawn
-from refunds.remedy_moves import refund_is_back, watched_until, why_case_stays
+from refunds.remedy_moves import is_settled, refund_is_back, watched_until, why_case_stays
 from refunds.replayed import as_it_stands
 from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
 
@@ -455,6 +455,12 @@ class RefundKind(EffectKind):
             provider_read_at=order.provider_read_at,
             updated_at=locked.now,
         )
+
+    def failed_words(self, *, locked: Locked, source: State, data: dict[str, Any]) -> str:
+        """Nothing where the debt is settled another way already: nobody is owed."""
+        if is_settled(locked=locked):
+            return ""
+        return super().failed_words(locked=locked, source=source, data=data)
 
     def why_case_stays(self, *, locked: Locked, case_kind: str) -> str:
         """The case of a failed refund stays while its remedy is on the way."""

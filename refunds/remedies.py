@@ -197,6 +197,12 @@ def record_issued(
             )
         if remedy.state not in (RemedyState.AUTHORIZED, RemedyState.STOPPED):
             return _not_now(remedy, "only an authorized one can be recorded as out")
+        if remedy.people_needed > 1 and remedy.approved_by_id is None:
+            return RemedyRefused(
+                why=Why.NOT_NOW,
+                sentence="Not recorded: no second person approved it before it was stopped. If "
+                "money left without that, tell the owner of the order's cases.",
+            )
         was_stopped = remedy.state == RemedyState.STOPPED
         remedy_moves.came_out(
             locked=locked,

@@ -241,6 +241,11 @@ def given_up_since(action: Any) -> list[datetime]:
     return [action.state_since] if acts.exists() else []
 
 
+def is_settled(*, locked: Locked) -> bool:
+    """Whether the customer has the money by a remedy."""
+    return any(remedy.state == RemedyState.ISSUED for remedy in live_remedies(locked=locked))
+
+
 def why_case_stays(*, locked: Locked) -> str:
     """Why the case of a failed refund does not close by a word, as a sentence; "" when it may."""
     for remedy in live_remedies(locked=locked):

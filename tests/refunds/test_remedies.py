@@ -8,6 +8,7 @@ from effects.models import Case
 from effects.states import State
 from policies.models import DecisionRecord
 from policies.parameters import Tier
+from reconciliation.check_now import check_now
 from refunds import remedies
 from refunds.dispatch import dispatch
 from refunds.models import Order, RefundEvent, Remedy
@@ -323,6 +324,32 @@ def test_a_refund_that_is_back_beside_an_issued_remedy_is_an_incident(sandbox):
     assert debt.action_id in case.reason
     assert "cheque 0017" in case.reason
     debts.balance_agrees(debt.order)
+
+
+def test_a_refund_that_fails_again_beside_an_issued_remedy_leaves_nobody_owed(sandbox):
+    debt = debts.debt(sandbox)
+    debts.recording(debts.proposed(debt, "cheque"))
+    debt = debts.comes_back(sandbox, debt)
+    sandbox.fail_refund(debt.provider_ref)
+
+    builders.skew_clock(120)
+    checked = check_now(action_id=debt.action_id, actor="person:grace")
+
+    assert checked.state == State.FAILED_FINAL
+    assert Case.Kind.FAILED not in debts.open_cases(debt)
+    debts.balance_agrees(debt.order)
+
+
+def test_what_was_stopped_before_a_second_person_agreed_is_not_recorded(sandbox):
+    debt = debts.given_up(sandbox)
+    remedy = debts.proposed(debt, "cheque")
+    debts.stopping(remedy)
+
+    refused = debts.recording(remedy)
+
+    assert isinstance(refused, RemedyRefused)
+    assert "no second person" in refused.sentence
+    assert debts.fresh(remedy).state == "STOPPED"
 
 
 def test_a_transfer_that_was_out_before_it_was_stopped_is_written_down_as_an_incident(sandbox):
