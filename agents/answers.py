@@ -116,7 +116,10 @@ class ActionAnswer(BaseModel):
     order_version: int = Field(description="the order's version that its decision is bound to")
     payload_hash: str
     decision: DecisionAnswer | None
-    approval: ApprovalAnswer | None
+    approval: ApprovalAnswer | None = Field(
+        description="what a person said last: while it is AWAITING_APPROVAL, one yes of several, "
+        "or one that no longer holds"
+    )
     provider: ProviderAnswer
     attempts: int
     case: CaseAnswer | None = Field(description="the oldest open case, if a person has one")
