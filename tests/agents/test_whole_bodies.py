@@ -84,6 +84,8 @@ def test_withdraw_takes_no_fields(caller: Caller, body: Any, status: int) -> Non
     assert (action.state == State.CANCELLED) == (status == 200)
 
 
+# No transaction of this process stays open while the stack starts: Postgres would end it.
+@pytest.mark.django_db(transaction=True)
 def test_the_real_server_tells_a_body_that_is_not_whole(make_stack: MakeStack) -> None:
     stack = make_stack()
     found = re.search(r"ro_live_\w+", stack.manage("agent_key", "create", "shop"))

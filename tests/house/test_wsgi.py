@@ -10,6 +10,9 @@ import pytest
 from config.wsgi import application
 
 
+@pytest.mark.django_db(
+    transaction=True
+)  # a request looks after the connection that an earlier test left open
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
