@@ -393,6 +393,19 @@ def test_a_stopped_transfer_that_was_out_stops_the_remedy_that_came_after_it(deb
     debts.balance_agrees(debt.order)
 
 
+def test_an_approved_refund_goes_back_to_people_when_a_remedy_takes_from_its_order(sandbox):
+    order = debts.order_of_customer(sandbox)
+    debt = debts.debt(sandbox, order=order)
+    other = builders.action(order, amount_minor=12_000)
+    builders.approved(other)
+    debts.proposed(debt, "cheque")
+
+    dispatch(action_id=other.action_id)
+
+    assert builders.fresh(other).state == State.AWAITING_APPROVAL
+    assert len(builders.refunds_on_the_wire(sandbox)) == 1
+
+
 def test_a_debt_settled_another_way_counts_as_refunded_for_the_policy(sandbox):
     builders.policy(same_amount_window_seconds=72 * 3600)
     order = debts.order_of_customer(sandbox)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from django.db import connection
 
 from effects.models import Case, Switch
 from effects.outcomes import Succeeded
@@ -468,3 +474,57 @@ def test_the_words_of_a_reading_hold_no_other_customers_business(sandbox, debt):
 
     assert looked.data["balance_changes_seen"] == 2
     assert len(looked.data["refs"]) == 1
+
+
+# -- at the same moment ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_a_refund_that_comes_back_while_a_worker_claims_the_credit_ends_in_one_of_two_ways(
+    sandbox, turn
+):
+    """Either the credit is stopped and nothing leaves, or both are out and it is an incident."""
+    debt = debts.debt(sandbox)
+    remedy = debts.proposed(debt, "store_credit")
+    credit_id = debts.credit_of(remedy).action_id
+    ours = {"action_id": debt.action_id, "instance": debt.instance}
+    sandbox.refund_outside(debt.order.payment_ref, amount=debt.amount_minor, metadata=ours)
+    barrier, broken = threading.Barrier(2), list[BaseException]()
+
+    def at_once(act: Callable[[], Any], *, seconds: float) -> None:
+        try:
+            builders.skew_clock(60)
+            barrier.wait()
+            time.sleep(seconds)
+            act()
+        except BaseException as error:
+            broken.append(error)
+        finally:
+            connection.close()
+
+    threads = [
+        threading.Thread(
+            target=at_once,
+            args=[lambda: check_now(action_id=debt.action_id, actor="person:grace")],
+            kwargs={"seconds": 0.0},
+        ),
+        threading.Thread(
+            target=at_once,
+            args=[lambda: dispatch(action_id=credit_id)],
+            kwargs={"seconds": turn * 0.01},
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    builders.skew_clock(120)
+    dispatch(action_id=credit_id)
+
+    assert not broken
+    assert builders.fresh(debt).state == State.SUCCEEDED
+    paid, cases = debts.paid(sandbox, debt.order), debts.open_cases(debt)
+    assert (paid, debts.fresh(remedy).state) in (([], "STOPPED"), ([7_900], "ISSUED"))
+    if paid:
+        assert Case.Kind.INCIDENT in cases
+    debts.balance_agrees(debt.order)
