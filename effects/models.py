@@ -16,7 +16,19 @@ from django.db.models import F, Q
 from django_fsm import FSMField, FSMModelMixin, transition
 
 from effects.states import FINAL_STATES, State, sources_of
-from effects.triggers import append_only, legal_moves, no_delete, no_truncate, start_states
+from effects.triggers import (
+    append_only,
+    frozen,
+    legal_moves,
+    new_key_by_people,
+    no_delete,
+    no_open_questions,
+    no_truncate,
+    only_while_submitting,
+    resolved_by_two_people,
+    start_states,
+    written_once,
+)
 
 
 def _to(target: State) -> Callable[[Any], None]:
@@ -118,9 +130,16 @@ class AbstractAction(FSMModelMixin, models.Model):
         return self.state in FINAL_STATES
 
 
-def action_triggers() -> list[Any]:
-    """The triggers of every action table, but for the one that names its attempt table."""
-    return [legal_moves(), start_states(), no_delete(), no_truncate()]
+def action_triggers(*, attempt_table: str, act_table: str) -> list[Any]:
+    """The triggers of every action table; `act_table` has what people did about its cases."""
+    return [
+        legal_moves(),
+        start_states(),
+        no_open_questions(attempt_table=attempt_table),
+        new_key_by_people(attempt_table=attempt_table, act_table=act_table),
+        no_delete(),
+        no_truncate(),
+    ]
 
 
 def action_constraints(prefix: str) -> list[models.BaseConstraint]:
@@ -141,6 +160,28 @@ def action_constraints(prefix: str) -> list[models.BaseConstraint]:
         ),
         models.CheckConstraint(
             name=f"{prefix}_known_decider", condition=Q(decided_by__in=["policy", "person"])
+        ),
+    ]
+
+
+def action_indexes(prefix: str) -> list[models.Index]:
+    """The indexes of every action table."""
+    return [
+        # every sweep: what is due, oldest first
+        models.Index(
+            name=f"{prefix}_due", fields=["state", "due_at"], condition=Q(due_at__isnull=False)
+        ),
+        # "whose effect is re_…?": staff search, and what the provider tells us
+        models.Index(
+            name=f"{prefix}_by_provider_ref",
+            fields=["provider_ref"],
+            condition=~Q(provider_ref=""),
+        ),
+        # metrics and `status`: how many, and the oldest, of each state that is not over
+        models.Index(
+            name=f"{prefix}_open_by_state",
+            fields=["state", "state_since"],
+            condition=~Q(state__in=["SUCCEEDED", "REJECTED", "EXPIRED", "CANCELLED"]),
         ),
     ]
 
@@ -174,7 +215,7 @@ class AbstractAttempt(models.Model):
         return f"attempt {self.number} under {self.idempotency_key}"
 
 
-ATTEMPT_FROZEN = (
+_ATTEMPT_FROZEN = (
     "action",
     "token",
     "number",
@@ -184,7 +225,7 @@ ATTEMPT_FROZEN = (
     "claimed_at",
     "lease_until",
 )
-ATTEMPT_WRITTEN_ONCE = (
+_ATTEMPT_WRITTEN_ONCE = (
     "closed_at",
     "outcome",
     "evidence",
@@ -192,6 +233,38 @@ ATTEMPT_WRITTEN_ONCE = (
     "resolved_at",
     "resolved_by",
 )
+
+
+def attempt_triggers(*, action_table: str, act_table: str) -> list[Any]:
+    """The triggers of every attempt table."""
+    return [
+        only_while_submitting(action_table=action_table),
+        resolved_by_two_people(action_table=action_table, act_table=act_table),
+        frozen(*_ATTEMPT_FROZEN),
+        written_once(*_ATTEMPT_WRITTEN_ONCE),
+        no_delete(),
+        no_truncate(),
+    ]
+
+
+def attempt_constraints(prefix: str) -> list[models.BaseConstraint]:
+    """The constraints of every attempt table; its foreign key is called `action`."""
+    return [
+        models.UniqueConstraint(name=f"{prefix}_attempt_numbered", fields=["action", "number"]),
+        models.UniqueConstraint(
+            name=f"{prefix}_one_open_attempt",
+            fields=["action"],
+            condition=Q(closed_at__isnull=True),
+        ),
+        models.CheckConstraint(
+            name=f"{prefix}_attempt_known_resolution",
+            condition=Q(resolution__in=["", "executed", "not_executed"]),
+        ),
+        models.CheckConstraint(
+            name=f"{prefix}_attempt_resolved_is_closed",
+            condition=Q(resolution="") | Q(closed_at__isnull=False),
+        ),
+    ]
 
 
 class AbstractEvent(models.Model):
@@ -369,8 +442,6 @@ class SweepRun(models.Model):
 
 
 __all__ = [
-    "ATTEMPT_FROZEN",
-    "ATTEMPT_WRITTEN_ONCE",
     "ESCALATIONS_MAX",
     "AbstractAction",
     "AbstractAttempt",
@@ -381,6 +452,9 @@ __all__ = [
     "SweepRun",
     "Switch",
     "action_constraints",
+    "action_indexes",
     "action_triggers",
     "append_only",
+    "attempt_constraints",
+    "attempt_triggers",
 ]

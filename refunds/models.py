@@ -10,26 +10,22 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 
 from effects.models import (
-    ATTEMPT_FROZEN,
-    ATTEMPT_WRITTEN_ONCE,
     AbstractAction,
     AbstractAttempt,
     AbstractEvent,
     action_constraints,
+    action_indexes,
     action_triggers,
+    attempt_constraints,
+    attempt_triggers,
 )
 from effects.states import State
 from effects.triggers import (
     append_only,
     enough_people,
     frozen,
-    new_key_by_people,
     no_delete,
-    no_open_questions,
     no_truncate,
-    only_while_submitting,
-    resolved_by_two_people,
-    written_once,
 )
 from refunds.remedy_models import (
     CreditAction,
@@ -208,30 +204,11 @@ class RefundAction(AbstractAction):
             models.Index(
                 F("reason"), Coalesce("authorized_at", "created_at"), name="refund_by_reason"
             ),
-            # every sweep: what is due, oldest first
-            models.Index(
-                name="refund_due",
-                fields=["state", "due_at"],
-                condition=Q(due_at__isnull=False),
-            ),
-            # "whose refund is re_…?": staff search, and what the provider tells us
-            models.Index(
-                name="refund_by_provider_ref",
-                fields=["provider_ref"],
-                condition=~Q(provider_ref=""),
-            ),
-            # metrics and `status`: how many, and the oldest, of each state that is not over
-            models.Index(
-                name="refund_open_by_state",
-                fields=["state", "state_since"],
-                condition=~Q(state__in=["SUCCEEDED", "REJECTED", "EXPIRED", "CANCELLED"]),
-            ),
+            *action_indexes("refund"),
         ]
         triggers: ClassVar[list[Any]] = [
-            *action_triggers(),
-            no_open_questions(attempt_table="refunds_refundattempt"),
+            *action_triggers(attempt_table="refunds_refundattempt", act_table="approvals_caseact"),
             enough_people(approval_table="approvals_approval"),
-            new_key_by_people(attempt_table="refunds_refundattempt", act_table="approvals_caseact"),
             no_remedy_waits(),
             frozen(
                 "action_id",
@@ -260,32 +237,10 @@ class RefundAttempt(AbstractAttempt):
     action = models.ForeignKey(RefundAction, on_delete=models.PROTECT, related_name="attempts")
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(name="refund_attempt_numbered", fields=["action", "number"]),
-            models.UniqueConstraint(
-                name="refund_one_open_attempt",
-                fields=["action"],
-                condition=Q(closed_at__isnull=True),
-            ),
-            models.CheckConstraint(
-                name="refund_attempt_known_resolution",
-                condition=Q(resolution__in=["", "executed", "not_executed"]),
-            ),
-            models.CheckConstraint(
-                name="refund_attempt_resolved_is_closed",
-                condition=Q(resolution="") | Q(closed_at__isnull=False),
-            ),
-        ]
-        triggers: ClassVar[list[Any]] = [
-            only_while_submitting(action_table="refunds_refundaction"),
-            resolved_by_two_people(
-                action_table="refunds_refundaction", act_table="approvals_caseact"
-            ),
-            frozen(*ATTEMPT_FROZEN),
-            written_once(*ATTEMPT_WRITTEN_ONCE),
-            no_delete(),
-            no_truncate(),
-        ]
+        constraints: ClassVar[list[models.BaseConstraint]] = attempt_constraints("refund")
+        triggers: ClassVar[list[Any]] = attempt_triggers(
+            action_table="refunds_refundaction", act_table="approvals_caseact"
+        )
 
 
 class RefundEvent(AbstractEvent):

@@ -13,23 +13,20 @@ from django.db import models
 from django.db.models import F, Q
 
 from effects.models import (
-    ATTEMPT_FROZEN,
-    ATTEMPT_WRITTEN_ONCE,
     AbstractAction,
     AbstractAttempt,
     AbstractEvent,
     action_constraints,
+    action_indexes,
     action_triggers,
+    attempt_constraints,
+    attempt_triggers,
 )
 from effects.triggers import (
     append_only,
     frozen,
-    new_key_by_people,
     no_delete,
-    no_open_questions,
     no_truncate,
-    only_while_submitting,
-    resolved_by_two_people,
     written_once,
 )
 
@@ -367,30 +364,11 @@ class CreditAction(AbstractAction):
             *action_constraints("credit"),
             models.CheckConstraint(name="credit_amount_positive", condition=Q(amount_minor__gt=0)),
         ]
-        indexes: ClassVar[list[models.Index]] = [
-            # every sweep: what is due, oldest first
-            models.Index(
-                name="credit_due", fields=["state", "due_at"], condition=Q(due_at__isnull=False)
-            ),
-            # "whose credit is cbtxn_…?"
-            models.Index(
-                name="credit_by_provider_ref",
-                fields=["provider_ref"],
-                condition=~Q(provider_ref=""),
-            ),
-            # metrics and `status`: how many, and the oldest, of each state that is not over
-            models.Index(
-                name="credit_open_by_state",
-                fields=["state", "state_since"],
-                condition=~Q(state__in=["SUCCEEDED", "REJECTED", "EXPIRED", "CANCELLED"]),
-            ),
-        ]
+        indexes: ClassVar[list[models.Index]] = action_indexes("credit")
         triggers: ClassVar[list[Any]] = [
-            *action_triggers(),
-            no_open_questions(attempt_table="refunds_creditattempt"),
+            *action_triggers(attempt_table="refunds_creditattempt", act_table="approvals_caseact"),
             _credit_of_an_authorized_remedy(),
             _a_new_round_takes_people(),
-            new_key_by_people(attempt_table="refunds_creditattempt", act_table="approvals_caseact"),
             frozen(
                 "action_id",
                 "remedy",
@@ -416,32 +394,10 @@ class CreditAttempt(AbstractAttempt):
     action = models.ForeignKey(CreditAction, on_delete=models.PROTECT, related_name="attempts")
 
     class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(name="credit_attempt_numbered", fields=["action", "number"]),
-            models.UniqueConstraint(
-                name="credit_one_open_attempt",
-                fields=["action"],
-                condition=Q(closed_at__isnull=True),
-            ),
-            models.CheckConstraint(
-                name="credit_attempt_known_resolution",
-                condition=Q(resolution__in=["", "executed", "not_executed"]),
-            ),
-            models.CheckConstraint(
-                name="credit_attempt_resolved_is_closed",
-                condition=Q(resolution="") | Q(closed_at__isnull=False),
-            ),
-        ]
-        triggers: ClassVar[list[Any]] = [
-            only_while_submitting(action_table="refunds_creditaction"),
-            resolved_by_two_people(
-                action_table="refunds_creditaction", act_table="approvals_caseact"
-            ),
-            frozen(*ATTEMPT_FROZEN),
-            written_once(*ATTEMPT_WRITTEN_ONCE),
-            no_delete(),
-            no_truncate(),
-        ]
+        constraints: ClassVar[list[models.BaseConstraint]] = attempt_constraints("credit")
+        triggers: ClassVar[list[Any]] = attempt_triggers(
+            action_table="refunds_creditaction", act_table="approvals_caseact"
+        )
 
 
 class CreditEvent(AbstractEvent):
