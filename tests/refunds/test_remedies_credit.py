@@ -262,6 +262,7 @@ def test_a_refund_that_is_back_between_the_claim_and_the_bytes_keeps_them_here(
         return seen
 
     monkeypatch.setattr(credits.CREDIT, "look", look_while_it_comes_back)
+    builders.skew_clock(60)  # as it will be when it comes back: the lease is not what stops it
 
     assert sent(remedy).state == State.AUTHORIZED
 
@@ -271,6 +272,21 @@ def test_a_refund_that_is_back_between_the_claim_and_the_bytes_keeps_them_here(
     assert debts.paid(sandbox, debt.order) == []
     assert Case.Kind.INCIDENT in debts.open_cases(debt)  # nobody knew then that nothing had left
     debts.balance_agrees(debt.order)
+
+
+def test_a_worker_that_slept_past_its_lease_gives_no_credit(sandbox, debt, monkeypatch):
+    remedy = debts.proposed(debt, "store_credit")
+    look = credits.CREDIT.look
+
+    def look_too_long(*, action):
+        seen = look(action=action)
+        builders.skew_clock(3_600)
+        return seen
+
+    monkeypatch.setattr(credits.CREDIT, "look", look_too_long)
+
+    assert sent(remedy).state == State.AUTHORIZED
+    assert debts.paid(sandbox, debt.order) == []
 
 
 def test_a_refund_that_is_back_while_the_credit_may_be_out_is_an_incident(sandbox, debt):
