@@ -12,10 +12,8 @@ from django.db.models.functions import Length, Trim
 from django.db.models.lookups import GreaterThanOrEqual
 
 from effects.models import Case
+from effects.people import EXPLANATION_CHARACTERS_MIN
 from effects.triggers import append_only
-
-# Shorter ones say "ok" or "see above", which helps nobody who reads the case a year later.
-CASE_NOTE_CHARACTERS_MIN = 15
 
 
 def _a_second_follows_a_first() -> pgtrigger.Trigger:
@@ -106,7 +104,7 @@ class CaseAct(models.Model):
             models.CheckConstraint(
                 name="case_act_says_why",
                 condition=Q(
-                    GreaterThanOrEqual(Length(Trim("note")), CASE_NOTE_CHARACTERS_MIN),
+                    GreaterThanOrEqual(Length(Trim("note")), EXPLANATION_CHARACTERS_MIN),
                     reason__in=[
                         "provider_shows_it",
                         "provider_shows_nothing",

@@ -10,12 +10,11 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import models, transaction
 
-from approvals.case_act import CASE_NOTE_CHARACTERS_MIN
-from approvals.decide import NOTE_CHARACTERS_MAX, actor_of
 from approvals.settle import PERMISSION
 from effects.cases import change_case
 from effects.clock import database_now
 from effects.models import Case
+from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of
 
 
 class WhyAssigned(models.TextChoices):
@@ -152,9 +151,9 @@ def _refusal(
             sentence=f"Choose a reason: {', '.join(choices.values)}. Nothing was changed."
         )
     told = len(note.strip())
-    if told < CASE_NOTE_CHARACTERS_MIN or len(note) > NOTE_CHARACTERS_MAX or "\x00" in note:
+    if told < EXPLANATION_CHARACTERS_MIN or len(note) > NOTE_CHARACTERS_MAX or "\x00" in note:
         return NotChanged(
-            sentence=f"Say in the note, in {CASE_NOTE_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} "
+            sentence=f"Say in the note, in {EXPLANATION_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} "
             "characters, what the next person must know. Nothing was changed."
         )
     return None

@@ -21,12 +21,12 @@ from approvals.standing import TIER_PERMISSIONS, Yes, tier_of, yeses_of
 from effects import cases
 from effects.kinds import EffectKind, Locked, Needed, kind_of
 from effects.models import Case
+from effects.people import NOTE_CHARACTERS_MAX, actor_of
 from effects.states import State
 from effects.transitions import move, postpone
 from effects.transitions import note as note_in_history
 from policies.versions import editor_in_force
 
-NOTE_CHARACTERS_MAX = 2_000
 # What a decision answers: "the approval no longer holds" and "it was refunded elsewhere".
 _CASES_ANSWERED = (Case.Kind.STALE_APPROVAL, Case.Kind.FOUND_ELSEWHERE)
 
@@ -205,11 +205,6 @@ def reject(*, action_id: str, user: User, note: str, seen: Seen) -> Rejected | R
             bound_until=None,
         )
     return Rejected(action_id=action_id, number=approval.number)
-
-
-def actor_of(user: User) -> str:
-    """How history names a person. Cut to what the columns hold."""
-    return f"person:{user.get_username()}"[:80]
 
 
 def why_not_yours(*, kind: EffectKind, action: Any, user: User, yes: bool = True) -> Refused | None:

@@ -8,11 +8,11 @@ from uuid import UUID
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from approvals.decide import NOTE_CHARACTERS_MAX, actor_of
 from effects import cases
 from effects.clock import database_now
 from effects.kinds import kind_named
 from effects.models import Case, Switch
+from effects.people import NOTE_CHARACTERS_MAX, actor_of
 from effects.states import State
 from effects.transitions import note as note_in_history
 

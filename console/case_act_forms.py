@@ -15,11 +15,11 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 
-from approvals.case_act import CASE_NOTE_CHARACTERS_MIN
 from approvals.models import CaseAct
 from console.words import page_of, visible
 from effects.kinds import EffectKind
 from effects.models import Case
+from effects.people import EXPLANATION_CHARACTERS_MIN
 from kernel.money import format_amount
 from reconciliation.case_acts import (
     NotDone,
@@ -94,7 +94,7 @@ def acts_context(
             if act.name not in _ELSEWHERE
         ],
         "act_reasons": CaseAct.Reason.choices,
-        "act_note_min": CASE_NOTE_CHARACTERS_MIN,
+        "act_note_min": EXPLANATION_CHARACTERS_MIN,
         "act_amount": format_amount(action.amount_minor, action.currency),
     }
 

@@ -13,7 +13,6 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 
-from approvals.decide import actor_of
 from approvals.settle import PERMISSION, NotSettled, not_by_hand, settle_case
 from console.case_act_forms import CaseActForms, acts_context
 from console.case_owner_forms import CaseOwnerForms, owner_context
@@ -23,6 +22,7 @@ from console.words import in_words, page_of, since
 from effects.clock import database_now
 from effects.kinds import kind_of
 from effects.models import Case
+from effects.people import actor_of
 
 
 class OpenOrClosed(admin.SimpleListFilter):

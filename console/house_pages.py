@@ -12,9 +12,9 @@ from django.urls import path, reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 
-from approvals.decide import actor_of
 from console.read_only import ReadOnlyAdmin
 from effects.models import Breaker, SweepRun, Switch
+from effects.people import actor_of
 from effects.switches import turn_off, turn_on
 from kernel.errors import InvalidInput
 

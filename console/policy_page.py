@@ -21,13 +21,13 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 from console.read_only import ReadOnlyAdmin
 from console.words import page_of, visible
 from effects.clock import database_now
+from effects.people import NOTE_CHARACTERS_MAX
 from kernel.money import format_amount
 from kernel.strict_json import Malformed, NotStrict, read_object
 from policies.differences import Difference, differences
 from policies.drafts import (
     EDIT_PERMISSION,
     NAME_CHARACTERS_MAX,
-    NOTE_CHARACTERS_MAX,
     PUBLISH_PERMISSION,
     Content,
     Refused,

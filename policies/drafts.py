@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from effects.clock import database_now
+from effects.people import NOTE_CHARACTERS_MAX, actor_of
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from policies.models import PolicyDraft, PolicyEvent, PolicyVersion
@@ -19,7 +20,6 @@ from policies.versions import append, hash_of, in_force, lock_versions
 EDIT_PERMISSION = "policies.change_policydraft"
 PUBLISH_PERMISSION = "policies.publish_policy"
 NAME_CHARACTERS_MAX = 80
-NOTE_CHARACTERS_MAX = 2_000
 
 
 class Why(StrEnum):
@@ -268,11 +268,6 @@ def why_not_published(*, user: User, draft: PolicyDraft) -> Refused | None:
             "would only make every approval stale.",
         )
     return None
-
-
-def actor_of(user: User) -> str:
-    """How history names a person. Cut to what the columns hold."""
-    return f"person:{user.get_username()}"[:80]
 
 
 def _lock(*, draft_id: int, seen_hash: str, undone: str) -> PolicyDraft | Refused:

@@ -14,13 +14,12 @@ from uuid import UUID
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from approvals.case_act import CASE_NOTE_CHARACTERS_MIN
-from approvals.decide import NOTE_CHARACTERS_MAX, actor_of
 from approvals.models import CaseAct
 from effects.claim import send_back
 from effects.kinds import Back, EffectKind, Locked, kind_of
 from effects.models import Case
 from effects.outcomes import ProviderEffect, Unreadable
+from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of
 from effects.record import adopt, evidence_json, resolve_attempts
 from effects.states import State
 from effects.transitions import move
@@ -280,14 +279,14 @@ def _bad_word(word: Word) -> NotDone | None:
     # The database counts what is between the spaces, and so does this.
     told = len(word.note.strip(" "))
     if (
-        told < CASE_NOTE_CHARACTERS_MIN
+        told < EXPLANATION_CHARACTERS_MIN
         or not word.note.strip()
         or len(word.note) > NOTE_CHARACTERS_MAX
         or "\x00" in word.note
     ):
         return NotDone(
             why=Why.BAD_NOTE,
-            sentence=f"Say in the note, in {CASE_NOTE_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} "
+            sentence=f"Say in the note, in {EXPLANATION_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} "
             "characters, what you found and where. Nothing was changed.",
         )
     return None

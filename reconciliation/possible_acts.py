@@ -13,11 +13,11 @@ from enum import StrEnum
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from approvals.decide import actor_of
 from approvals.models import CaseAct
 from approvals.settle import PERMISSION
 from effects.kinds import kind_of
 from effects.models import Case
+from effects.people import actor_of
 from effects.states import State
 from reconciliation.check_now import why_not_now
 from reconciliation.circumstances import Circumstances, Look, read_circumstances

@@ -17,8 +17,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max
 
-from approvals.decide import actor_of
 from effects.kinds import Locked
+from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of
 from effects.states import State
 from effects.transitions import postpone
 from kernel.money import format_amount
@@ -44,9 +44,6 @@ REMEDY_REASONS: dict[str, str] = {
     "customer_asked": "the customer asked for it this way",
     "other": "other, see the note",
 }
-# Shorter notes say "ok" or "see above", which helps nobody who reads them a year later.
-NOTE_CHARACTERS_MIN = 15
-NOTE_CHARACTERS_MAX = 2_000
 # A bank's or a cheque's number, as it is printed: it goes into searches and reports.
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:#-]{2,119}")
 
@@ -355,11 +352,11 @@ def _refuse_words(*, note: str, reason: str | None = None) -> RemedyRefused | No
             why=Why.BAD_INPUT,
             sentence=f"Nothing was done: give one of these reasons: {', '.join(REMEDY_REASONS)}.",
         )
-    if "\x00" in note or not NOTE_CHARACTERS_MIN <= len(note.strip()) <= NOTE_CHARACTERS_MAX:
+    if "\x00" in note or not EXPLANATION_CHARACTERS_MIN <= len(note.strip()) <= NOTE_CHARACTERS_MAX:
         return RemedyRefused(
             why=Why.BAD_INPUT,
             sentence=f"Nothing was done: say in the note what was found and agreed, "
-            f"{NOTE_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} characters.",
+            f"{EXPLANATION_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} characters.",
         )
     return None
 
