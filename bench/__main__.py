@@ -1,6 +1,7 @@
 """`python -m bench`: what a refund costs, in one run, beside the same commits as plain SQL.
 
 --quick     about a minute, one repeat: whether it works, not how fast it is
+--limits    what counting the limits costs, by the size of the shop
 --profile   where the time of a refund goes, instead of how many there are
 --json FILE everything that was measured, run by run
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.limits import cost_of_limits
 from bench.measured import BenchError, Run
 from bench.plain_sql import PlainSQL, plain_sql
 from bench.profile import profile_of_a_refund
@@ -173,6 +175,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="about a minute; one repeat")
     parser.add_argument("--no-pools", action="store_true", help="only the Procfile's own pool")
     parser.add_argument("--profile", action="store_true", help="where the time of a refund goes")
+    parser.add_argument("--limits", action="store_true", help="what counting the limits costs")
     parser.add_argument("--repeats", type=int, help="repeats of each load (full run: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
     asked = parser.parse_args()
@@ -181,6 +184,8 @@ def main() -> int:
     work: Callable[[], None]
     if asked.profile:
         work = lambda: profile_of_a_refund(count=size.count, say=say)  # noqa: E731
+    elif asked.limits:
+        work = lambda: cost_of_limits(say=say)  # noqa: E731
     else:
         work = lambda: measure(  # noqa: E731
             size=size if asked.repeats is None else _repeated(size, asked.repeats),

@@ -29,15 +29,15 @@ _LIVE = (
     "(a.state IN ('AUTHORIZED', 'SUBMITTING', 'UNKNOWN', 'PENDING', 'SUCCEEDED')"
     " OR a.reserved_minor > 0)"
 )
+# The agent's own are among everybody's: read once, told apart by `mine`.
+_OF_ONE_AGENT = {"agent": "total", "goodwill_agent": "goodwill_total"}
 _WHOSE = {
-    "agent": "a.proposed_by = %(agent)s",
     "customer": (
         f"%(customer)s <> '' AND a.order_id IN"  # noqa: S608  # names of our own tables
         f" (SELECT o.id FROM {_ORDERS} o WHERE o.customer_ref = %(customer)s)"
     ),
     "order": "a.order_id = %(order)s",
     "total": "TRUE",
-    "goodwill_agent": "a.reason = ANY(%(goodwill)s) AND a.proposed_by = %(agent)s",
     "goodwill_total": "a.reason = ANY(%(goodwill)s)",
 }
 
@@ -130,17 +130,21 @@ def _windows() -> list[tuple[str, str]]:
 
 def _usage(scope: str, window: str, rows: list[dict[str, Any]]) -> Usage:
     column = SCOPES[scope].index(window)
-    mine = [row for row in rows if row["scope"] == scope]
+    whole = _OF_ONE_AGENT.get(scope, scope)
+    mine = [row for row in rows if row["scope"] == whole and (row["mine"] or scope == whole)]
     return Usage(
         scope=scope,
         window=window,
         count=sum(row[f"count_{column}"] for row in mine),
-        sums_minor={
-            row["currency"]: row[f"sum_{column}"]
-            for row in sorted(mine, key=lambda row: str(row["currency"]))
-            if row[f"sum_{column}"]
-        },
+        sums_minor=_sums(mine, column=f"sum_{column}"),
     )
+
+
+def _sums(rows: list[dict[str, Any]], *, column: str) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for row in rows:
+        sums[row["currency"]] = sums.get(row["currency"], 0) + row[column]
+    return {currency: sums[currency] for currency in sorted(sums) if sums[currency]}
 
 
 def _number(name: str) -> int:
@@ -157,7 +161,8 @@ def _within(window: str) -> str:
 
 
 def _select(scope: str, windows: tuple[str, ...]) -> str:
-    """One scope: a row for each currency, a count and a sum for each window, widest last."""
+    """One scope: a row for each currency, the agent's own apart; a count and a sum for each
+    window, widest last."""
     columns = ", ".join(
         f"count(*) FILTER (WHERE {_PROPOSED} AND {_within(window)}) AS count_{number}, "
         f"COALESCE(sum(a.amount_minor) FILTER (WHERE {_LIVE} AND {_within(window)}), 0)::bigint"
@@ -168,16 +173,17 @@ def _select(scope: str, windows: tuple[str, ...]) -> str:
         columns += ", NULL::bigint AS count_1, NULL::bigint AS sum_1"
     # Made of our own constants; what comes from outside is a parameter.
     return (
-        f"SELECT '{scope}' AS scope, a.currency, {columns} FROM {_ACTIONS} a"  # noqa: S608
+        f"SELECT '{scope}' AS scope, a.proposed_by = %(agent)s AS mine, a.currency, {columns}"  # noqa: S608
+        f" FROM {_ACTIONS} a"
         f" WHERE {_WHOSE[scope]} AND {_within(windows[-1])} AND a.action_id <> %(action_id)s"
         f" AND (%(before)s::timestamptz IS NULL OR {_COUNTS_AT} < %(before)s)"
-        " GROUP BY a.currency"
+        " GROUP BY a.currency, mine"
     )
 
 
 _USED = f"""
     (SELECT json_agg(used) FROM (
-        {" UNION ALL ".join(_select(scope, windows) for scope, windows in SCOPES.items())}
+        {" UNION ALL ".join(_select(scope, SCOPES[scope]) for scope in _WHOSE)}
     ) used),
     (SELECT json_build_object(
         'day', r.day,
