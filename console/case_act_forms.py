@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import path
@@ -16,6 +16,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 
 from approvals.models import CaseAct
+from console.posted import posted_note, posted_number
 from console.words import page_of, visible
 from effects.kinds import EffectKind
 from effects.models import Case
@@ -100,11 +101,8 @@ def acts_context(
 
 
 def _word(request: HttpRequest) -> Word:
-    seen = request.POST.get("seen_version", "")
-    if not (seen.isascii() and seen.isdigit() and len(seen) < 10):
-        raise BadRequest("seen_version: must be the number that the form showed")
     return Word(
         reason=request.POST.get("reason", ""),
-        note=request.POST.get("note", "").replace("\r\n", "\n"),
-        seen_version=int(seen),
+        note=posted_note(request),
+        seen_version=posted_number(request, "seen_version"),
     )

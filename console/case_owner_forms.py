@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from django.contrib import messages
 from django.contrib.auth.models import User
-from django.core.exceptions import BadRequest, PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -22,6 +20,7 @@ from approvals.case_owners import (
     snooze_case,
 )
 from approvals.settle import PERMISSION
+from console.posted import permitted, posted_note, posted_number, tell
 from console.words import in_words, page_of
 from effects.cases import next_escalation
 from effects.models import Case
@@ -43,24 +42,24 @@ class CaseOwnerForms:
     @method_decorator(require_POST)
     def assign_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Give the case to another person."""
-        user, case = _permitted(request), get_object_or_404(Case, pk=pk)
+        user, case = permitted(request, PERMISSION), get_object_or_404(Case, pk=pk)
         name = request.POST.get("to", "")
         person = None if "\x00" in name else User.objects.filter(username=name).first()
         if name and person is None:
-            messages.error(request, "There is no such person. The owner is still the same.")
-            return HttpResponseRedirect(page_of(case))
+            sentence = "There is no such person. The owner is still the same."
+            return tell(request, page=page_of(case), refused=sentence)
         result = assign_case(case_id=case.case_id, to=person, user=user, **_said(request))
         return _answer(request, case=case, result=result, done="It has another owner now.")
 
     @method_decorator(require_POST)
     def snooze_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Put the case off until a later time."""
-        user, case = _permitted(request), get_object_or_404(Case, pk=pk)
+        user, case = permitted(request, PERMISSION), get_object_or_404(Case, pk=pk)
         try:
             until = datetime.fromisoformat(request.POST.get("until", ""))
         except ValueError:
-            messages.error(request, "Say until when, as a date and a time. Nothing was changed.")
-            return HttpResponseRedirect(page_of(case))
+            sentence = "Say until when, as a date and a time. Nothing was changed."
+            return tell(request, page=page_of(case), refused=sentence)
         result = snooze_case(
             case_id=case.case_id,
             until=until if until.tzinfo else until.replace(tzinfo=UTC),
@@ -85,26 +84,18 @@ def owner_context(case: Case) -> dict[str, Any]:
     }
 
 
-def _permitted(request: HttpRequest) -> Any:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-    return request.user
-
-
 def _said(request: HttpRequest) -> dict[str, Any]:
-    seen = request.POST.get("seen_version", "")
-    if not (seen.isascii() and seen.isdigit() and len(seen) < 10):
-        raise BadRequest("seen_version: must be the number that the form showed")
     return {
         "why": request.POST.get("why", ""),
-        "note": request.POST.get("note", "").replace("\r\n", "\n"),
-        "seen_version": int(seen),
+        "note": posted_note(request),
+        "seen_version": posted_number(request, "seen_version"),
     }
 
 
 def _answer(request: HttpRequest, *, case: Case, result: object, done: str) -> HttpResponse:
-    if isinstance(result, NotChanged):
-        messages.error(request, result.sentence)
-    else:
-        messages.success(request, f"{done} That stands in its history with your name and note.")
-    return HttpResponseRedirect(page_of(case))
+    return tell(
+        request,
+        page=page_of(case),
+        done=f"{done} That stands in its history with your name and note.",
+        refused=result.sentence if isinstance(result, NotChanged) else "",
+    )

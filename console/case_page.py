@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -17,7 +16,8 @@ from approvals.settle import PERMISSION, NotSettled, not_by_hand, settle_case
 from console.case_act_forms import CaseActForms, acts_context
 from console.case_owner_forms import CaseOwnerForms, owner_context
 from console.evidence import evidence_of
-from console.read_only import ReadOnlyAdmin
+from console.posted import permitted, posted_note, tell
+from console.read_only import ReadOnlyAdmin, WithContext
 from console.words import in_words, page_of, since
 from effects.clock import database_now
 from effects.kinds import kind_of
@@ -51,7 +51,7 @@ class OpenOrClosed(admin.SimpleListFilter):
 
 
 @admin.register(Case)
-class CaseAdmin(CaseActForms, CaseOwnerForms, ReadOnlyAdmin):
+class CaseAdmin(CaseActForms, CaseOwnerForms, WithContext, ReadOnlyAdmin):
     """One thing that a person must settle."""
 
     list_display = ("kind", "about", "owner", "opened_at", "due_at", "closed_at")
@@ -82,9 +82,7 @@ class CaseAdmin(CaseActForms, CaseOwnerForms, ReadOnlyAdmin):
         """Ask the provider once, read-only, and adopt what it proves."""
         from reconciliation.check_now import check_now
 
-        user: Any = request.user
-        if not user.has_perm(PERMISSION):
-            raise PermissionDenied
+        user = permitted(request, PERMISSION)
         case = get_object_or_404(Case, pk=pk)
         if not case.action_id:
             messages.error(request, "This case is about no single action; nothing was asked.")
@@ -96,34 +94,19 @@ class CaseAdmin(CaseActForms, CaseOwnerForms, ReadOnlyAdmin):
     @method_decorator(require_POST)
     def close_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Close by a person's word, where a word is enough."""
-        user: Any = request.user
-        if not user.has_perm(PERMISSION):
-            raise PermissionDenied
+        user = permitted(request, PERMISSION)
         case = get_object_or_404(Case, pk=pk)
-        result = settle_case(
-            case_id=case.case_id,
-            user=user,
-            note=request.POST.get("note", "").replace("\r\n", "\n"),
+        result = settle_case(case_id=case.case_id, user=user, note=posted_note(request))
+        return tell(
+            request,
+            page=page_of(case),
+            done="Closed, with your name and note in the history.",
+            refused=result.sentence if isinstance(result, NotSettled) else "",
         )
-        if isinstance(result, NotSettled):
-            messages.error(request, result.sentence)
-        else:
-            messages.success(request, "Closed, with your name and note in the history.")
-        return HttpResponseRedirect(page_of(case))
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: Case) -> dict[str, Any]:
         """The case with the evidence of its action."""
-        case = self.get_object(request, object_id)
-        if case is not None and self.has_view_permission(request, case):
-            extra_context = _page(request, case) | (extra_context or {})
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
+        return _page(request, row)
 
 
 def _page(request: HttpRequest, case: Case) -> dict[str, Any]:

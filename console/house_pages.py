@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 
+from console.posted import permitted
 from console.read_only import ReadOnlyAdmin
 from effects.models import Breaker, SweepRun, Switch
 from effects.people import actor_of
@@ -42,7 +42,7 @@ class SwitchAdmin(ReadOnlyAdmin):
     @method_decorator(require_POST)
     def on_view(self, request: HttpRequest) -> HttpResponse:
         """Stop what the scope covers."""
-        user = self._permitted(request)
+        user = permitted(request, FLIP_PERMISSION)
         try:
             new = turn_on(
                 scope=request.POST.get("scope", "").strip(),
@@ -62,17 +62,12 @@ class SwitchAdmin(ReadOnlyAdmin):
     @method_decorator(require_POST)
     def off_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Let it be sent again."""
-        user = self._permitted(request)
+        user = permitted(request, FLIP_PERMISSION)
         if turn_off(switch_id=pk, actor=actor_of(user)):
             messages.success(request, "It is off. What waited goes on within seconds.")
         else:
             messages.error(request, "It was off already.")
         return HttpResponseRedirect(reverse("admin:effects_switch_changelist"))
-
-    def _permitted(self, request: HttpRequest) -> Any:
-        if not request.user.has_perm(FLIP_PERMISSION):
-            raise PermissionDenied
-        return request.user
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -8,17 +8,17 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib import admin
 from django.forms.fields import InvalidJSONInput
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import path, reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from console.read_only import ReadOnlyAdmin
+from console.posted import permitted, tell
+from console.read_only import ReadOnlyAdmin, WithContext
 from console.words import page_of, visible
 from effects.clock import database_now
 from effects.people import NOTE_CHARACTERS_MAX
@@ -159,7 +159,7 @@ def _number_in_force() -> int:
 
 
 @admin.register(PolicyDraft)
-class PolicyDraftAdmin(ReadOnlyAdmin):
+class PolicyDraftAdmin(WithContext, ReadOnlyAdmin):
     """What the policy might become."""
 
     list_display = ("name", "state", "edited_by", "edited_at", "based_on", "became")
@@ -226,8 +226,7 @@ class PolicyDraftAdmin(ReadOnlyAdmin):
         try:
             page: HttpResponse = super().changeform_view(request, *args, **kwargs)
         except NotSaved as error:
-            messages.error(request, error.refused.sentence)
-            return HttpResponseRedirect(request.path)
+            return tell(request, page=request.path, refused=error.refused.sentence)
         return page
 
     def get_urls(self) -> list[Any]:
@@ -242,46 +241,30 @@ class PolicyDraftAdmin(ReadOnlyAdmin):
     @method_decorator(require_POST)
     def publish_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Put the draft in force as it was shown."""
-        user: Any = request.user
-        if not user.has_perm(PUBLISH_PERMISSION):
-            raise PermissionDenied
+        user = permitted(request, PUBLISH_PERMISSION)
         draft = get_object_or_404(PolicyDraft, pk=pk)
         result = publish_draft(user=user, draft_id=pk, seen_hash=request.POST.get("seen_hash", ""))
         if isinstance(result, Refused):
-            messages.error(request, result.sentence)
-        else:
-            messages.success(
-                request, f"It is version {result.number}, in force for every decision from now on."
-            )
-        return HttpResponseRedirect(page_of(draft))
+            return tell(request, page=page_of(draft), refused=result.sentence)
+        done = f"It is version {result.number}, in force for every decision from now on."
+        return tell(request, page=page_of(draft), done=done)
 
     @method_decorator(require_POST)
     def discard_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """End a draft that will not be published."""
-        user: Any = request.user
-        if not user.has_perm(EDIT_PERMISSION):
-            raise PermissionDenied
+        user = permitted(request, EDIT_PERMISSION)
         draft = get_object_or_404(PolicyDraft, pk=pk)
         result = discard_draft(user=user, draft_id=pk, seen_hash=request.POST.get("seen_hash", ""))
-        if isinstance(result, Refused):
-            messages.error(request, result.sentence)
-        else:
-            messages.success(request, "It is discarded. It stays here to be read.")
-        return HttpResponseRedirect(page_of(draft))
+        return tell(
+            request,
+            page=page_of(draft),
+            done="It is discarded. It stays here to be read.",
+            refused=result.sentence if isinstance(result, Refused) else "",
+        )
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: PolicyDraft) -> dict[str, Any]:
         """The draft under what it changes, what it would say, and what can be done with it."""
-        draft: Any = self.get_object(request, object_id)
-        if draft is not None and self.has_view_permission(request, draft):
-            extra_context = _draft_page(request, draft) | (extra_context or {})
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
+        return _draft_page(request, row)
 
 
 def _draft_page(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
@@ -342,7 +325,7 @@ def _replay(draft: Parameters, *, days: int) -> dict[str, Any]:
 
 
 @admin.register(PolicyVersion)
-class PolicyVersionAdmin(ReadOnlyAdmin):
+class PolicyVersionAdmin(WithContext, ReadOnlyAdmin):
     """The highest number is in force. It comes from a draft and in no other way."""
 
     list_display = ("number", "editor", "published_by", "published_at", "note")
@@ -354,31 +337,22 @@ class PolicyVersionAdmin(ReadOnlyAdmin):
         *("parameters_hash", "parameters"),
     )
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: PolicyVersion) -> dict[str, Any]:
         """The version under what it changed."""
-        version: Any = self.get_object(request, object_id)
-        if version is not None and self.has_view_permission(request, version):
-            before = PolicyVersion.objects.filter(number=version.number - 1).first()
-            extra_context = {
-                "version": version,
-                "version_in_force": version.number == _number_in_force(),
-                "version_draft": page_of(version.draft) if version.draft else "",
-                "against": before,
-                "changes": differences(
-                    _whole(before.parameters) if before else {}, _whole(version.parameters)
-                ),
-                "new_draft": reverse("admin:policies_policydraft_add")
-                if request.user.has_perm(EDIT_PERMISSION)
-                else "",
-            } | (extra_context or {})
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
+        before = PolicyVersion.objects.filter(number=row.number - 1).first()
+        draft: Any = row.draft
+        return {
+            "version": row,
+            "version_in_force": row.number == _number_in_force(),
+            "version_draft": page_of(draft) if draft else "",
+            "against": before,
+            "changes": differences(
+                _whole(before.parameters) if before else {}, _whole(row.parameters)
+            ),
+            "new_draft": reverse("admin:policies_policydraft_add")
+            if request.user.has_perm(EDIT_PERMISSION)
+            else "",
+        }
 
 
 @admin.register(PolicyEvent)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 
@@ -84,3 +84,25 @@ class ReadOnlyAdmin(OnlyItsFilters):
             if found.exists():
                 return found, False
         return queryset.none(), False
+
+
+class WithContext(ModelAdmin):  # type: ignore[misc]
+    """A mixin: a row's page has a template of its own above the row, and this is what it shows."""
+
+    def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """What the template needs, for whoever may see the row."""
+        raise NotImplementedError
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """The row under its template."""
+        row = self.get_object(request, object_id)
+        if row is not None and self.has_view_permission(request, row):
+            extra_context = self.page_context(request, row) | (extra_context or {})
+        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
+        return found

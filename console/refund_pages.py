@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.core.exceptions import BadRequest, PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
-from unfold.decorators import display
 
 from approvals.decide import ApprovedByOne, Refused, Seen, Why, approve, reject
 from approvals.models import Approval
 from approvals.standing import tier_of
+from console.action_pages import ActionAdmin, AttemptAdmin, HistoryAdmin
 from console.approving import decide_panel, shown_to
 from console.evidence import LINES_MAX, evidence_of, line_of
-from console.read_only import ReadOnlyAdmin
+from console.posted import posted_note, posted_number, tell
+from console.read_only import ReadOnlyAdmin, WithContext
 from console.remedy_page import remedies_of
 from console.words import STATE_COLOURS, action_link, page_of, visible
 from effects.states import State
@@ -34,9 +35,12 @@ from refunds.models import (
     RefundEvent,
 )
 
+# An order's version is a bigint: every number of 18 digits fits.
+_BIGINT_DIGITS = 18
+
 
 @admin.register(Order)
-class OrderAdmin(ReadOnlyAdmin):
+class OrderAdmin(WithContext, ReadOnlyAdmin):
     """Balances of an order, and every refund of it."""
 
     list_display = ("order_id", "captured", "refunded", "reserved", "left", "dispute_state")
@@ -63,38 +67,27 @@ class OrderAdmin(ReadOnlyAdmin):
         """What may still be sent."""
         return format_amount(order.refundable_minor, order.currency)
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: Order) -> dict[str, Any]:
         """The order, its refunds, and refunds made elsewhere."""
-        order = self.get_object(request, object_id)
-        if order is not None and self.has_view_permission(request, order):
-            extra_context = {
-                "order": order,
-                "balances": [
-                    (words, format_amount(amount, order.currency))
-                    for words, amount in (
-                        ("captured", order.captured_minor),
-                        ("disputed", order.disputed_minor),
-                        ("refunded", order.refunded_minor),
-                        ("in flight", order.reserved_minor),
-                        ("settled otherwise", order.settled_otherwise_minor),
-                        ("left to refund", order.refundable_minor),
-                    )
-                ],
-                "refunds": siblings_of(order),
-                "external": [
-                    (row, format_amount(row.amount_minor, row.currency))
-                    for row in order.external_refunds.order_by("pk")[:LINES_MAX]
-                ],
-                **(extra_context or {}),
-            }
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
+        return {
+            "order": row,
+            "balances": [
+                (words, format_amount(amount, row.currency))
+                for words, amount in (
+                    ("captured", row.captured_minor),
+                    ("disputed", row.disputed_minor),
+                    ("refunded", row.refunded_minor),
+                    ("in flight", row.reserved_minor),
+                    ("settled otherwise", row.settled_otherwise_minor),
+                    ("left to refund", row.refundable_minor),
+                )
+            ],
+            "refunds": siblings_of(row),
+            "external": [
+                (made, format_amount(made.amount_minor, made.currency))
+                for made in row.external_refunds.order_by("pk")[:LINES_MAX]
+            ],
+        }
 
 
 def siblings_of(order: Order, *, beside: RefundAction | None = None) -> list[dict[str, Any]]:
@@ -115,24 +108,10 @@ def siblings_of(order: Order, *, beside: RefundAction | None = None) -> list[dic
 
 
 @admin.register(RefundAction)
-class RefundActionAdmin(ReadOnlyAdmin):
+class RefundActionAdmin(ActionAdmin):
     """One refund: what it is, whose turn it is, and how it came to stand there."""
 
-    list_display = ("action_id", "amount", "shown_state", "state_since", "due_at", "proposed_by")
-    list_filter = ("state",)
-    exact_search = ("action_id", "order__order_id", "provider_ref")
-    list_select_related = ("order",)
     change_form_outer_before_template = "console/action.html"
-
-    @admin.display(description="amount")
-    def amount(self, action: RefundAction) -> str:
-        """For people."""
-        return format_amount(action.amount_minor, action.currency)
-
-    @display(description="state", label={str(State(k).label): v for k, v in STATE_COLOURS.items()})  # type: ignore[untyped-decorator]
-    def shown_state(self, action: RefundAction) -> str:
-        """Where it stands."""
-        return str(State(action.state).label)
 
     def get_urls(self) -> list[Any]:
         """The two decisions beside Django's pages. Both are POST."""
@@ -158,61 +137,31 @@ class RefundActionAdmin(ReadOnlyAdmin):
         if not tier_of(user, decide_permission=REFUND.decide_permission):
             raise PermissionDenied
         action = get_object_or_404(RefundAction, pk=pk)
-        seen = _seen(request)
-        result = decide(
-            action_id=action.action_id,
-            user=user,
-            note=request.POST.get("note", "").replace("\r\n", "\n"),
-            seen=seen,
+        seen = Seen(
+            version=posted_number(request, "seen_version", digits_max=_BIGINT_DIGITS),
+            payload_hash=request.POST.get("seen_payload_hash", ""),
+            round=posted_number(request, "seen_round", digits_max=_BIGINT_DIGITS),
+            policy_version=posted_number(request, "seen_policy_version", digits_max=_BIGINT_DIGITS),
         )
+        result = decide(action_id=action.action_id, user=user, note=posted_note(request), seen=seen)
         page = page_of(action)
         if isinstance(result, Refused):
             if result.why is Why.NOT_PERMITTED:
                 raise PermissionDenied
-            messages.error(request, result.sentence)
             if result.why is Why.CHANGED_SINCE:
                 page += f"?seen={seen.version}"
-        elif isinstance(result, ApprovedByOne):
+            return tell(request, page=page, refused=result.sentence)
+        if isinstance(result, ApprovedByOne):
             more = result.waiting_for
-            messages.success(
-                request,
+            done = (
                 f"Approved by you. Nothing is sent before {more} more "
-                f"{'person approves' if more == 1 else 'people approve'} it.",
+                f"{'person approves' if more == 1 else 'people approve'} it."
             )
-        else:
-            messages.success(request, done)
-        return HttpResponseRedirect(page)
+        return tell(request, page=page, done=done)
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: RefundAction) -> dict[str, Any]:
         """The refund with its evidence, and what changed since version `?seen=` of its order."""
-        action = self.get_object(request, object_id)
-        if action is not None and self.has_view_permission(request, action):
-            extra_context = _page(request, action) | (extra_context or {})
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
-
-
-def _seen(request: HttpRequest) -> Seen:
-    """What the form showed; raises BadRequest naming a field that cannot be that."""
-
-    def number(name: str) -> int:
-        text = request.POST.get(name, "")
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise BadRequest(f"{name}: must be the number that the form showed")
-        return int(text)
-
-    return Seen(
-        version=number("seen_version"),
-        payload_hash=request.POST.get("seen_payload_hash", ""),
-        round=number("seen_round"),
-        policy_version=number("seen_policy_version"),
-    )
+        return _page(request, row)
 
 
 def _page(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
@@ -245,21 +194,13 @@ def _changed_since(order: Order, *, seen: str) -> list[Any]:
 
 
 @admin.register(RefundAttempt)
-class RefundAttemptAdmin(ReadOnlyAdmin):
+class RefundAttemptAdmin(AttemptAdmin):
     """Requests on the wire."""
-
-    list_display = ("action", "number", "generation", "claimed_at", "outcome", "resolution")
-    exact_search = ("action__action_id",)
-    list_select_related = ("action",)
 
 
 @admin.register(RefundEvent)
-class RefundEventAdmin(ReadOnlyAdmin):
+class RefundEventAdmin(HistoryAdmin):
     """History, newest first."""
-
-    list_display = ("at", "kind", "actor", "order", "action")
-    exact_search = ("action__action_id", "order__order_id")
-    list_select_related = ("action", "order")
 
 
 @admin.register(ExternalRefund)

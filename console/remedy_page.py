@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin, messages
-from django.core.exceptions import BadRequest, PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_POST
 from unfold.decorators import display
 
+from console.action_pages import ActionAdmin, AttemptAdmin, HistoryAdmin
 from console.evidence import evidence_of
-from console.read_only import ReadOnlyAdmin
-from console.words import STATE_COLOURS, page_of
+from console.posted import posted_note, posted_number, tell
+from console.read_only import ReadOnlyAdmin, WithContext
+from console.words import page_of
 from effects.states import State
 from kernel.money import format_amount
 from refunds import remedies
@@ -59,7 +61,7 @@ def remedies_of(request: HttpRequest, action: RefundAction) -> dict[str, Any]:
 
 
 @admin.register(Remedy)
-class RemedyAdmin(ReadOnlyAdmin):
+class RemedyAdmin(WithContext, ReadOnlyAdmin):
     """What was done instead of a refund that failed."""
 
     list_display = ("number", "debt", "kind", "amount", "shown_state", "proposed_by", "state_since")
@@ -102,8 +104,8 @@ class RemedyAdmin(ReadOnlyAdmin):
             kind=request.POST.get("kind", ""),
             user=user,
             reason=request.POST.get("reason", ""),
-            note=_note(request),
-            seen_version=_seen(request),
+            note=posted_note(request),
+            seen_version=posted_number(request, "seen_version"),
         )
         return _answer(request, result, page=page_of(debt))
 
@@ -114,7 +116,10 @@ class RemedyAdmin(ReadOnlyAdmin):
             request,
             pk,
             lambda user: remedies.approve_remedy(
-                remedy_id=pk, user=user, note=_note(request), seen_version=_seen(request)
+                remedy_id=pk,
+                user=user,
+                note=posted_note(request),
+                seen_version=posted_number(request, "seen_version"),
             ),
         )
 
@@ -128,7 +133,7 @@ class RemedyAdmin(ReadOnlyAdmin):
                 remedy_id=pk,
                 user=user,
                 reference=request.POST.get("reference", ""),
-                seen_version=_seen(request),
+                seen_version=posted_number(request, "seen_version"),
             ),
         )
 
@@ -139,7 +144,10 @@ class RemedyAdmin(ReadOnlyAdmin):
             request,
             pk,
             lambda user: remedies.stop_remedy(
-                remedy_id=pk, user=user, note=_note(request), seen_version=_seen(request)
+                remedy_id=pk,
+                user=user,
+                note=posted_note(request),
+                seen_version=posted_number(request, "seen_version"),
             ),
         )
 
@@ -149,19 +157,9 @@ class RemedyAdmin(ReadOnlyAdmin):
         remedy = get_object_or_404(Remedy, pk=pk)
         return _answer(request, act(request.user), page=page_of(remedy))
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: Remedy) -> dict[str, Any]:
         """The remedy with the evidence of its refund, and what this person can do."""
-        remedy = self.get_object(request, object_id)
-        if remedy is not None and self.has_view_permission(request, remedy):
-            extra_context = _page(request, remedy) | (extra_context or {})
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
+        return _page(request, row)
 
 
 def _page(request: HttpRequest, remedy: Remedy) -> dict[str, Any]:
@@ -188,84 +186,34 @@ def _page(request: HttpRequest, remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def _note(request: HttpRequest) -> str:
-    return request.POST.get("note", "").replace("\r\n", "\n")
-
-
-def _seen(request: HttpRequest) -> int:
-    """How many events the page showed; a form without that was not made by this site."""
-    seen = request.POST.get("seen_version", "")
-    if not (seen.isascii() and seen.isdigit() and len(seen) < 10):
-        raise BadRequest("seen_version: must be the number of events that the page showed")
-    return int(seen)
-
-
 def _answer(request: HttpRequest, result: RemedyDone | RemedyRefused, *, page: str) -> HttpResponse:
     if isinstance(result, RemedyDone):
-        messages.success(request, result.sentence)
-        return HttpResponseRedirect(page_of(result.remedy))
+        return tell(request, page=page_of(result.remedy), done=result.sentence)
     if result.why is Why.NOT_PERMITTED:
         raise PermissionDenied
-    messages.error(request, result.sentence)
-    return HttpResponseRedirect(page)
+    return tell(request, page=page, refused=result.sentence)
 
 
 @admin.register(CreditAction)
-class CreditActionAdmin(ReadOnlyAdmin):
+class CreditActionAdmin(ActionAdmin):
     """Store credits, each with its requests and its history."""
 
-    list_display = ("action_id", "amount", "shown_state", "state_since", "due_at", "proposed_by")
-    list_filter = ("state",)
-    exact_search = ("action_id", "order__order_id", "provider_ref")
-    list_select_related = ("order",)
     change_form_outer_before_template = "console/credit.html"
 
-    @admin.display(description="amount")
-    def amount(self, credit: CreditAction) -> str:
-        """For people."""
-        return format_amount(credit.amount_minor, credit.currency)
-
-    @display(description="state", label={str(State(k).label): v for k, v in STATE_COLOURS.items()})  # type: ignore[untyped-decorator]
-    def shown_state(self, credit: CreditAction) -> str:
-        """Where it stands."""
-        return str(State(credit.state).label)
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def page_context(self, request: HttpRequest, row: CreditAction) -> dict[str, Any]:
         """The credit with its evidence, its remedy and its refund."""
-        credit = self.get_object(request, object_id)
-        if credit is not None and self.has_view_permission(request, credit):
-            extra_context = (
-                evidence_of(credit)
-                | {
-                    "amount": format_amount(credit.amount_minor, credit.currency),
-                    "remedy_page": page_of(credit.remedy),
-                    "refund_page": page_of(credit.remedy.debt),
-                }
-                | (extra_context or {})
-            )
-        found: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return found
+        return evidence_of(row) | {
+            "amount": format_amount(row.amount_minor, row.currency),
+            "remedy_page": page_of(row.remedy),
+            "refund_page": page_of(row.remedy.debt),
+        }
 
 
 @admin.register(CreditAttempt)
-class CreditAttemptAdmin(ReadOnlyAdmin):
+class CreditAttemptAdmin(AttemptAdmin):
     """Store credit requests on the wire."""
-
-    list_display = ("action", "number", "generation", "claimed_at", "outcome", "resolution")
-    exact_search = ("action__action_id",)
-    list_select_related = ("action",)
 
 
 @admin.register(CreditEvent)
-class CreditEventAdmin(ReadOnlyAdmin):
+class CreditEventAdmin(HistoryAdmin):
     """History of store credits, newest first."""
-
-    list_display = ("at", "kind", "actor", "order", "action")
-    exact_search = ("action__action_id", "order__order_id")
-    list_select_related = ("action", "order")
