@@ -60,6 +60,14 @@ class RuleAnswer(BaseModel):
     rule: str
     verdict: Literal["ALLOW", "REVIEW", "HOLD", "DENY"]
     why: str
+    tier: int | None = Field(
+        default=None, description="of REVIEW: the least tier of who approves that this rule asks"
+    )
+    related: list[str] = Field(
+        default=[],
+        description="the other refunds of the order that it is about, by their action id, or by "
+        "the provider's where they were made elsewhere",
+    )
 
 
 class DecisionAnswer(BaseModel):
