@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from django.contrib.postgres.expressions import ArraySubquery
@@ -19,17 +18,14 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import JSONObject
 
-from approvals.standing import yeses_of
 from effects import cases
 from effects.clock import DatabaseNow
 from effects.kinds import (
     Back,
     Decided,
-    EffectKind,
     Go,
     Locked,
     No,
-    Promises,
     Reading,
     Recheck,
     Totals,
@@ -40,9 +36,7 @@ from effects.outcomes import (
     Listing,
     LookUp,
     Outcome,
-    Pending,
     ProviderEffect,
-    Succeeded,
     Unreadable,
 )
 from effects.send import refuse_open_transaction
@@ -53,17 +47,11 @@ from kernel.errors import Bug
 from kernel.identity import credit_action_id
 from kernel.money import format_amount
 from providers import matching
-from providers.port import SendRequest
+from providers.port import Capabilities, SendRequest
 from providers.registry import payment_provider
 from refunds import remedy_moves
-from refunds.facts import AttemptNow
+from refunds.facts import ATTEMPT_NOW, AttemptNow, attempts_now
 from refunds.hint import tell_a_worker
-from refunds.kind import (
-    INCIDENT_RECHECK_SECONDS,
-    SWITCH_RECHECK_SECONDS,
-    if_as_sent,
-    judgement_of,
-)
 from refunds.models import (
     CreditAction,
     CreditAttempt,
@@ -72,8 +60,13 @@ from refunds.models import (
     RefundAction,
     Remedy,
 )
+from refunds.order_effect import (
+    INCIDENT_RECHECK_SECONDS,
+    SWITCH_RECHECK_SECONDS,
+    OrderEffect,
+    judgement_of,
+)
 from refunds.remedy_models import LIVE_REMEDIES, RemedyState
-from refunds.replayed import as_it_stands
 
 # https://docs.stripe.com/api/customers/object#customer_object-id. A merchant's own customer id has
 # no balance at the provider.
@@ -178,7 +171,7 @@ def begin_credit(*, locked: Locked, remedy: Remedy, actor: str) -> CreditAction:
     return credit
 
 
-class CreditKind(EffectKind):
+class CreditKind(OrderEffect):
     """One store credit on the balance of the customer of one order."""
 
     name = "credit"
@@ -186,6 +179,8 @@ class CreditKind(EffectKind):
     attempt_model = CreditAttempt
     event_model = CreditEvent
     decide_permission = "refunds.approve_remedy"
+    # The refund and the order are locked by a second statement, see `_locked`.
+    locked_with = ()
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -201,21 +196,6 @@ class CreditKind(EffectKind):
         )
         return None if credit is None else self._locked(credit)
 
-    def lock_attempt(self, *, token: UUID) -> tuple[Locked, Any] | None:
-        """The same, from an attempt; how that stands is read under the lock."""
-        attempt: Any = (
-            CreditAttempt.objects.select_related("action")
-            .select_for_update(no_key=True, of=("action",))
-            .filter(token=token)
-            .first()
-        )
-        if attempt is None:
-            return None
-        locked = self._locked(attempt.action)
-        (now,) = (a for a in _facts(locked).attempts if a.token == token)
-        attempt.is_closed, attempt.resolution = now.is_closed, now.resolution
-        return locked, attempt
-
     def _locked(self, credit: CreditAction) -> Locked:
         # The same statement as a refund's own lock: one order of locks, so no deadlock.
         debt = (
@@ -227,16 +207,7 @@ class CreditKind(EffectKind):
         remedy.debt, remedy.credit = debt, credit
         order = credit.order = debt.order
         row = _read_beside(order=order, credit=credit)
-        attempts = tuple(
-            AttemptNow(
-                token=UUID(found["token"]),
-                generation=found["generation"],
-                is_closed=found["closed_at"] is not None,
-                outcome=found["outcome"],
-                resolution=found["resolution"],
-            )
-            for found in row["attempts"]
-        )
+        attempts = attempts_now(row["attempts"])
         return Locked(
             action=credit,
             resource=order,
@@ -250,17 +221,6 @@ class CreditKind(EffectKind):
                 incidents=sum(1 for case in row["cases"] if case["kind"] == Case.Kind.INCIDENT),
                 attempts=attempts,
             ),
-        )
-
-    def new_event(self, *, locked: Locked, kind: str, actor: str, data: dict[str, Any]) -> Any:
-        """An unsaved line of the credit's history."""
-        return CreditEvent(
-            order=locked.resource,
-            action=locked.action,
-            kind=kind,
-            actor=actor[:80],
-            at=locked.now,
-            data={"order_version": locked.resource.version, **data},
         )
 
     # -- decisions ----------------------------------------------------------------------------
@@ -290,38 +250,16 @@ class CreditKind(EffectKind):
             return Wait(reason=paused, seconds=INCIDENT_RECHECK_SECONDS)
         if sha256_hex(action.payload) != action.payload_hash:
             return _stop_tampered(locked=locked)
-        changed = self._what_changed(locked=locked)
-        if changed:
-            return Back(reason=changed)
+        # In its first round its remedy is what authorises it.
+        if action.approval_round > 1:
+            changed = self._what_changed(locked=locked, yeses=self._yeses(locked=locked))
+            if changed:
+                return Back(reason=changed)
         return Go(note={"remedy": facts.remedy.number, "refund": facts.debt.action_id})
-
-    def _what_changed(self, *, locked: Locked) -> str:
-        """What differs from what people approved for a new key; "" for a first one: its remedy."""
-        action = locked.action
-        if action.approval_round == 1:
-            return ""
-        yeses = yeses_of(
-            action_id=action.action_id,
-            approval_round=action.approval_round,
-            decide_permission=self.decide_permission,
-        )
-        differing = [
-            words
-            for yes in yeses
-            for words in self.what_differs(locked=locked, yes=yes, tier=action.review_tier)
-        ]
-        people = len({yes.user_id for yes in yeses})
-        if people < action.review_people:
-            differing.append(f"{people} of {action.review_people} people have approved it")
-        return "; ".join(differing)
 
     def decide_held(self, *, locked: Locked) -> Decided:
         """No policy decides about remedies, so none is ever held."""
         raise Bug(f"{locked.action.action_id} is HELD, and no policy decides about remedies")
-
-    def version_of(self, *, locked: Locked) -> int:
-        """The order's version."""
-        return int(locked.resource.version)
 
     def binding_of(self, *, locked: Locked) -> dict[str, Any]:
         """The request, the refund and the remedy that it stands on."""
@@ -399,14 +337,6 @@ class CreditKind(EffectKind):
         """Remember the provider's id for the remedy's reference."""
         _facts(locked).effect_ref = effect.ref
 
-    def key_never_left(self, *, locked: Locked, but: UUID) -> bool:
-        """Whether every attempt of this key generation ended before its first byte."""
-        return all(
-            attempt.outcome.startswith("not_sent") and "fence" not in attempt.outcome
-            for attempt in _facts(locked).attempts
-            if attempt.generation == locked.action.generation and attempt.token != but
-        )
-
     def observe(self, *, locked: Locked, reading: Reading) -> None:
         """A credit of ours that no row stands for is an incident: our records have forgotten."""
         if not reading.strangers:
@@ -427,25 +357,17 @@ class CreditKind(EffectKind):
 
     # -- the provider -------------------------------------------------------------------------
 
-    def promises(self, *, action: CreditAction) -> Promises:
-        """What this credit's provider promises."""
-        capabilities = payment_provider(action.provider).credit_capabilities
-        return Promises(
-            has_keys=capabilities.key_life_seconds is not None,
-            searchable=capabilities.searchable,
-            list_is_immediately_consistent=capabilities.list_is_immediately_consistent,
-        )
-
     def must_look_first(self, *, locked: Locked) -> bool:
         """Always, where that is possible: credits are rare."""
         return self.promises(action=locked.action).searchable
 
-    def send(
-        self, *, action: CreditAction, idempotency_key: str, fence: Callable[[], bool]
+    def _capabilities(self, *, action: CreditAction) -> Capabilities:
+        return payment_provider(action.provider).credit_capabilities
+
+    def _send(
+        self, *, action: CreditAction, request: SendRequest, fence: Callable[[], bool]
     ) -> Outcome:
-        """One credit request, unless the refund came back since the claim."""
-        refuse_open_transaction()
-        provider = payment_provider(action.provider)
+        """Unless the refund came back since the claim."""
 
         def still_owed() -> bool:
             owed = RefundAction.objects.filter(
@@ -453,16 +375,14 @@ class CreditKind(EffectKind):
             ).exists()
             return owed and fence()
 
-        outcome = provider.send_credit(
-            request=SendRequest(
-                payload=action.payload, idempotency_key=idempotency_key, account=action.account
-            ),
-            before_bytes_leave=still_owed,
+        return payment_provider(action.provider).send_credit(
+            request=request, before_bytes_leave=still_owed
         )
-        if not isinstance(outcome, Succeeded | Pending) or not outcome.evidence.replayed:
-            return outcome
-        now = self._read(action=action, ref=outcome.effect.ref)
-        return as_it_stands(outcome=outcome, now=now)
+
+    def _read(self, *, action: CreditAction, ref: str) -> ProviderEffect | Unreadable:
+        return payment_provider(action.provider).retrieve_credit(
+            credit_ref=ref, customer_ref=action.customer_ref, account=action.account
+        )
 
     def look(self, *, action: CreditAction) -> LookUp:
         """List everything that changed the customer's balance, all pages.
@@ -505,17 +425,6 @@ class CreditKind(EffectKind):
             },
         )
 
-    def retrieve(self, *, action: CreditAction) -> ProviderEffect | Unreadable:
-        """Read the credit this action is known by."""
-        refuse_open_transaction()
-        return self._read(action=action, ref=action.provider_ref)
-
-    def _read(self, *, action: CreditAction, ref: str) -> ProviderEffect | Unreadable:
-        found = payment_provider(action.provider).retrieve_credit(
-            credit_ref=ref, customer_ref=action.customer_ref, account=action.account
-        )
-        return if_as_sent(action, found)
-
     def judge(self, *, action: CreditAction, look: LookUp, read_at: datetime) -> Reading | None:
         """Match a customer's balance with the credit. What others did to it is their business."""
         if not isinstance(look, Listing):
@@ -546,10 +455,6 @@ class CreditKind(EffectKind):
             is_complete=look.evidence.extra.get(_UNLISTED) == 0,
         )
 
-    def hint(self, *, action_id: str) -> bool:
-        """Tell a worker, if the broker can be reached. The dispatch sweep finds what this loses."""
-        return tell_a_worker(action_id=action_id)
-
 
 def _facts(locked: Locked) -> CreditFacts:
     if not isinstance(locked.facts, CreditFacts):
@@ -575,15 +480,7 @@ def _read_beside(*, order: Order, credit: CreditAction) -> dict[str, Any]:
                 )
             ),
             attempts=ArraySubquery(
-                CreditAttempt.objects.filter(action=credit).values(
-                    found=JSONObject(
-                        token="token",  # noqa: S106  # a column, not a password
-                        generation="generation",
-                        closed_at="closed_at",
-                        outcome="outcome",
-                        resolution="resolution",
-                    )
-                )
+                CreditAttempt.objects.filter(action=credit).values(found=ATTEMPT_NOW)
             ),
         )
         .values("now", "switches", "cases", "attempts")

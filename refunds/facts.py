@@ -43,6 +43,30 @@ class AttemptNow:
     resolution: str
 
 
+# What `attempts_now` reads, as a column of a statement.
+ATTEMPT_NOW = JSONObject(
+    token="token",  # noqa: S106  # a column, not a password
+    generation="generation",
+    closed_at="closed_at",
+    outcome="outcome",
+    resolution="resolution",
+)
+
+
+def attempts_now(found: list[dict[str, Any]]) -> tuple[AttemptNow, ...]:
+    """The attempts that a statement found as `ATTEMPT_NOW`."""
+    return tuple(
+        AttemptNow(
+            token=UUID(attempt["token"]),
+            generation=attempt["generation"],
+            is_closed=attempt["closed_at"] is not None,
+            outcome=attempt["outcome"],
+            resolution=attempt["resolution"],
+        )
+        for attempt in found
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """Everything read beside the locked rows, in one statement.
@@ -180,15 +204,7 @@ def read_beside(
                 )[:OTHERS_MAX]
             ),
             attempts=ArraySubquery(
-                RefundAttempt.objects.filter(action_id=action_pk).values(
-                    found=JSONObject(
-                        token="token",  # noqa: S106  # a column, not a password
-                        generation="generation",
-                        closed_at="closed_at",
-                        outcome="outcome",
-                        resolution="resolution",
-                    )
-                )
+                RefundAttempt.objects.filter(action_id=action_pk).values(found=ATTEMPT_NOW)
             ),
             taken_for_undone=Exists(
                 RefundAttempt.objects.filter(
@@ -254,16 +270,7 @@ def read_beside(
             )
             for refund in row["elsewhere"]
         ),
-        attempts=tuple(
-            AttemptNow(
-                token=UUID(attempt["token"]),
-                generation=attempt["generation"],
-                is_closed=attempt["closed_at"] is not None,
-                outcome=attempt["outcome"],
-                resolution=attempt["resolution"],
-            )
-            for attempt in row["attempts"]
-        ),
+        attempts=attempts_now(row["attempts"]),
         action_cases=sum(1 for case in row["cases"] if case["action_id"] == action_id),
         action_exists=row["action_exists"],
     )

@@ -6,29 +6,21 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F
 
-from approvals.standing import Yes, yeses_of
+from approvals.standing import Yes
 from effects import cases
 from effects.kinds import (
-    Absent,
     Back,
-    Contradiction,
     Decided,
-    EffectKind,
-    Found,
     Go,
-    Judgement,
     Link,
     Locked,
     Needed,
     No,
-    OnlyFailed,
-    Promises,
     Reading,
     Recheck,
     Totals,
@@ -36,13 +28,10 @@ from effects.kinds import (
 )
 from effects.models import Case
 from effects.outcomes import (
-    Evidence,
     Listing,
     LookUp,
     Outcome,
-    Pending,
     ProviderEffect,
-    Succeeded,
     Unreadable,
 )
 from effects.send import refuse_open_transaction
@@ -52,7 +41,7 @@ from kernel.money import format_amount
 from policies.decision import Verdict
 from policies.facts import Facts, RefundLine
 from providers import matching
-from providers.port import SendRequest
+from providers.port import Capabilities, SendRequest
 from providers.registry import payment_provider
 from refunds.binding import binding, what_changed, what_was_tampered_with
 from refunds.decide import (
@@ -65,24 +54,25 @@ from refunds.decide import (
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.hint import tell_a_worker
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
+from refunds.order_effect import (
+    INCIDENT_RECHECK_SECONDS,
+    SWITCH_RECHECK_SECONDS,
+    OrderEffect,
+    judgement_of,
+)
 from refunds.orders import why_overdrawn
 from refunds.remedy_moves import is_settled, refund_is_back, watched_until, why_case_stays
-from refunds.replayed import as_it_stands
 from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
 
-# A switch is looked at again this often; turning it off needs no other wake-up.
-SWITCH_RECHECK_SECONDS = 15.0
 # Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided
 # on what the one before it left. The worker that records hints the next; this is for a lost hint.
 SIBLING_RECHECK_SECONDS = 2.0
-# A paused order is a person's; the claim only looks now and then.
-INCIDENT_RECHECK_SECONDS = 60.0
 
 _KEEPS_RESERVATION = (State.AUTHORIZED, State.AWAITING_APPROVAL, State.SUBMITTING)
 _HOLDS_RESERVATION = (State.UNKNOWN, State.PENDING)
 
 
-class RefundKind(EffectKind):
+class RefundKind(OrderEffect):
     """One refund of one payment of one order."""
 
     name = "refund"
@@ -90,6 +80,7 @@ class RefundKind(EffectKind):
     attempt_model = RefundAttempt
     event_model = RefundEvent
     decide_permission = "refunds.decide_refund"
+    locked_with = ("order",)
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -102,26 +93,6 @@ class RefundKind(EffectKind):
             .first()
         )
         return None if action is None else self._locked(action)
-
-    def lock_attempt(self, *, token: UUID) -> tuple[Locked, Any] | None:
-        """The same for an attempt and its action. Two queries.
-
-        Attempts are only written under their action's lock and are not locked themselves: one
-        order of locks, so no deadlock. How the attempt stands is therefore taken from the second
-        query; the first may have waited with an older one in hand.
-        """
-        attempt: Any = (
-            RefundAttempt.objects.select_related("action__order")
-            .select_for_update(no_key=True, of=("action", "action__order"))
-            .filter(token=token)
-            .first()
-        )
-        if attempt is None:
-            return None
-        locked = self._locked(attempt.action)
-        (now,) = (a for a in _beside(locked).attempts if a.token == token)
-        attempt.is_closed, attempt.resolution = now.is_closed, now.resolution
-        return locked, attempt
 
     def _locked(self, action: RefundAction) -> Locked:
         beside = read_beside(
@@ -138,17 +109,6 @@ class RefundKind(EffectKind):
             open_cases=beside.action_cases,
             facts=beside,
             queued_sibling=beside.queued_sibling,
-        )
-
-    def new_event(self, *, locked: Locked, kind: str, actor: str, data: dict[str, Any]) -> Any:
-        """An unsaved line of the order's and the action's history."""
-        return RefundEvent(
-            order=locked.resource,
-            action=locked.action,
-            kind=kind,
-            actor=actor[:80],
-            at=locked.now,
-            data={"order_version": locked.resource.version, **data},
         )
 
     # -- decisions ----------------------------------------------------------------------------
@@ -181,11 +141,7 @@ class RefundKind(EffectKind):
         yeses: tuple[Yes, ...] = ()
         bound: tuple[dict[str, Any], ...] = (action.bound_facts,)
         if action.decided_by == "person":
-            yeses = yeses_of(
-                action_id=action.action_id,
-                approval_round=action.approval_round,
-                decide_permission=self.decide_permission,
-            )
+            yeses = self._yeses(locked=locked)
             bound = tuple(yes.facts for yes in yeses)
         tampered = what_was_tampered_with(action=action, order=order, bound=bound)
         if tampered:
@@ -224,19 +180,6 @@ class RefundKind(EffectKind):
             beside=_beside(locked),
             tier=tier,
         )
-
-    def _what_changed(self, *, locked: Locked, yeses: tuple[Yes, ...]) -> str:
-        """Why what people approved must not be sent, everything of it; "" when it may be."""
-        action = locked.action
-        differing = [
-            words
-            for yes in yeses
-            for words in self.what_differs(locked=locked, yes=yes, tier=action.review_tier)
-        ]
-        people = len({yes.user_id for yes in yeses})
-        if people < action.review_people:
-            differing.append(f"{people} of {action.review_people} people have approved it")
-        return "; ".join(dict.fromkeys(differing))
 
     def _decide_again(self, *, locked: Locked) -> Recheck:
         action, order, beside = locked.action, locked.resource, _beside(locked)
@@ -349,10 +292,6 @@ class RefundKind(EffectKind):
             facts=self.facts_of(locked=locked),
             beside=_beside(locked),
         )
-
-    def version_of(self, *, locked: Locked) -> int:
-        """The order's version."""
-        return int(locked.resource.version)
 
     def why_never(self, *, locked: Locked) -> str:
         """See `needed`."""
@@ -482,14 +421,6 @@ class RefundKind(EffectKind):
             order.version += 1
             self._write_order(locked=locked)
 
-    def key_never_left(self, *, locked: Locked, but: UUID) -> bool:
-        """Whether every attempt of this key generation ended before its first byte."""
-        return all(
-            attempt.outcome.startswith("not_sent") and "fence" not in attempt.outcome
-            for attempt in _beside(locked).attempts
-            if attempt.generation == locked.action.generation and attempt.token != but
-        )
-
     def observe(self, *, locked: Locked, reading: Reading) -> None:
         """Write down refunds made elsewhere, and when the payment was read."""
         order = locked.resource
@@ -539,15 +470,6 @@ class RefundKind(EffectKind):
 
     # -- the provider -------------------------------------------------------------------------
 
-    def promises(self, *, action: RefundAction) -> Promises:
-        """What this refund's provider promises."""
-        capabilities = payment_provider(action.provider).capabilities
-        return Promises(
-            has_keys=capabilities.key_life_seconds is not None,
-            searchable=capabilities.searchable,
-            list_is_immediately_consistent=capabilities.list_is_immediately_consistent,
-        )
-
     def must_look_first(self, *, locked: Locked) -> bool:
         """Before every send, unless the payment was read within the last minutes.
 
@@ -563,25 +485,20 @@ class RefundKind(EffectKind):
         age_seconds = (locked.now - read_at).total_seconds()
         return not 0 <= age_seconds < settings.LOOK_FRESH_SECONDS
 
-    def send(
-        self, *, action: RefundAction, idempotency_key: str, fence: Callable[[], bool]
+    def _capabilities(self, *, action: RefundAction) -> Capabilities:
+        return payment_provider(action.provider).capabilities
+
+    def _send(
+        self, *, action: RefundAction, request: SendRequest, fence: Callable[[], bool]
     ) -> Outcome:
-        """One refund request. A replayed answer is old: the refund is read as it is now."""
-        refuse_open_transaction()
-        provider = payment_provider(action.provider)
-        outcome = provider.send_refund(
-            request=SendRequest(
-                payload=action.payload, idempotency_key=idempotency_key, account=action.account
-            ),
-            before_bytes_leave=fence,
+        return payment_provider(action.provider).send_refund(
+            request=request, before_bytes_leave=fence
         )
-        if not isinstance(outcome, Succeeded | Pending) or not outcome.evidence.replayed:
-            return outcome
-        now = if_as_sent(
-            action,
-            provider.retrieve_refund(refund_ref=outcome.effect.ref, account=action.account),
+
+    def _read(self, *, action: RefundAction, ref: str) -> ProviderEffect | Unreadable:
+        return payment_provider(action.provider).retrieve_refund(
+            refund_ref=ref, account=action.account
         )
-        return as_it_stands(outcome=outcome, now=now)
 
     def look(self, *, action: RefundAction) -> LookUp:
         """List the payment's refunds, all pages."""
@@ -589,16 +506,6 @@ class RefundKind(EffectKind):
         payment_ref = _order_of(action).payment_ref
         return payment_provider(action.provider).list_refunds(
             payment_ref=payment_ref, account=action.account
-        )
-
-    def retrieve(self, *, action: RefundAction) -> ProviderEffect | Unreadable:
-        """Read the refund this action is known by."""
-        refuse_open_transaction()
-        return if_as_sent(
-            action,
-            payment_provider(action.provider).retrieve_refund(
-                refund_ref=action.provider_ref, account=action.account
-            ),
         )
 
     def read_totals(self, *, action: RefundAction, listing: Listing) -> Totals | Unreadable | None:
@@ -638,9 +545,7 @@ class RefundKind(EffectKind):
     def fetch(self, *, action: RefundAction, ref: str) -> ProviderEffect | Unreadable:
         """Read one refund of the action's account by the provider's id."""
         refuse_open_transaction()
-        return payment_provider(action.provider).retrieve_refund(
-            refund_ref=ref, account=action.account
-        )
+        return self._read(action=action, ref=ref)
 
     def judge_link(self, *, locked: Locked, effect: ProviderEffect) -> Link:
         """Whether a refund is of this payment, for this amount, alive, and nobody else's.
@@ -700,10 +605,6 @@ class RefundKind(EffectKind):
             },
         )
 
-    def hint(self, *, action_id: str) -> bool:
-        """Tell a worker, if the broker can be reached. The dispatch sweep finds what this loses."""
-        return tell_a_worker(action_id=action_id)
-
 
 def _beside(locked: Locked) -> Beside:
     if not isinstance(locked.facts, Beside):
@@ -738,20 +639,6 @@ def _known_refs(*, order: Order, look: Listing) -> set[str]:
 def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
     """Whether a refund made elsewhere counts against the order. Another currency cannot."""
     return currency == order.currency and status not in ("failed", "canceled")
-
-
-def if_as_sent(action: Any, read: ProviderEffect | Unreadable) -> ProviderEffect | Unreadable:
-    """An effect read by its id, if it is the one that was sent; else it is as good as unread."""
-    if isinstance(read, Unreadable) or (
-        read.amount_minor == action.amount_minor
-        and read.currency == action.currency
-        and read.metadata.get("action_id") in (action.action_id, None)
-    ):
-        return read
-    return Unreadable(
-        reason="answer_mismatch",
-        evidence=Evidence(message=f"{read.ref} is not what was sent for {action.action_id}"),
-    )
 
 
 def _is_new(stranger: ProviderEffect, *, order: Order) -> bool:
@@ -802,21 +689,6 @@ def _open_overdrawn(*, locked: Locked) -> None:
         reason=reason,
         evidence=evidence,
     )
-
-
-def judgement_of(judged: matching.Judgement) -> Judgement:
-    """The matching's word as the effect protocol's."""
-    if isinstance(judged, matching.Absent):
-        return Absent()
-    if isinstance(judged, matching.Found):
-        return Found(effect=judged.effect)
-    if isinstance(judged, matching.FailedOnly):
-        return OnlyFailed(effects=judged.effects)
-    if isinstance(judged, matching.Mismatch):
-        return Contradiction(reason=f"mismatch_{judged.what}"[:40], effects=(judged.effect,))
-    if isinstance(judged, matching.Several):
-        return Contradiction(reason="several_live_effects", effects=judged.effects)
-    raise Bug(f"unhandled judgement {judged!r}")
 
 
 REFUND = RefundKind()

@@ -17,13 +17,12 @@ from effects.outcomes import Evidence, NotSent, RateLimited, Succeeded
 from effects.states import State
 from kernel.errors import Bug
 from policies.models import DecisionRecord
-from refunds.kind import (
+from refunds.kind import REFUND, SIBLING_RECHECK_SECONDS
+from refunds.models import Order, RefundAction, RefundAttempt, RefundEvent
+from refunds.order_effect import (
     INCIDENT_RECHECK_SECONDS,
-    REFUND,
-    SIBLING_RECHECK_SECONDS,
     SWITCH_RECHECK_SECONDS,
 )
-from refunds.models import Order, RefundAction, RefundAttempt, RefundEvent
 from refunds.withdraw import Withdrawn, withdraw_refund
 from tests import builders
 
