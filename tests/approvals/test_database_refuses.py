@@ -16,7 +16,8 @@ from config.development import CHECKOUT
 from effects.states import State
 from refunds.models import RefundAction
 from tests import builders
-from tests.approvals.ways import awaiting, edited_policy, say_yes, sql, tiered_policy
+from tests.approvals.ways import awaiting, edited_policy, say_yes, tiered_policy
+from tests.database import sql
 
 pytestmark = pytest.mark.django_db
 

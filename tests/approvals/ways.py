@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
-from django.db import connection
 
 from approvals.decide import Approved, ApprovedByOne, Refused, Why, approve
 from approvals.models import Approval
@@ -120,10 +119,3 @@ def rounds(action: RefundAction) -> list[tuple[int, str]]:
     """Who said what in which round: (round, username), oldest first."""
     rows = Approval.objects.filter(action_id=action.action_id).order_by("number")
     return list(rows.values_list("round", "decided_by__username"))
-
-
-def sql(text: str, *values: Any) -> int:
-    """One statement as written; how many rows it changed."""
-    with connection.cursor() as cursor:
-        cursor.execute(text, values or None)
-        return int(cursor.rowcount)

@@ -6,33 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
-from django.middleware.csrf import CSRF_SECRET_LENGTH
 from django.test import Client
 from django.urls import reverse
 
 from refunds.models import Remedy
-from tests import builders
+from tests.console.test_pages import post, staff
 from tests.refunds import debts
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def client_of(*rights: str) -> Client:
-    """A person who may view everything, and has these rights."""
-    user = builders.person(may_decide=False)
-    user.user_permissions.add(
-        *Permission.objects.filter(codename__startswith="view_"),
-        *Permission.objects.filter(codename__in=rights),
-    )
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(User.objects.get(pk=user.pk))
-    return client
-
-
-def post(client: Client, url: str, **fields: Any) -> Any:
-    client.cookies["csrftoken"] = "c" * CSRF_SECRET_LENGTH
-    return client.post(url, fields | {"csrfmiddlewaretoken": "c" * CSRF_SECRET_LENGTH})
 
 
 def page_of(row: Any) -> str:
@@ -73,7 +54,7 @@ def propose(client: Client, debt: Any, **changed: Any) -> Any:
 
 
 def test_a_cheque_is_proposed_recorded_and_settles_the_debt(debt):
-    client = client_of("propose_remedy", "record_remedy")
+    client = staff("propose_remedy", "record_remedy")
 
     answer = propose(client, debt)
 
@@ -88,20 +69,20 @@ def test_a_cheque_is_proposed_recorded_and_settles_the_debt(debt):
 
 def test_the_second_person_approves_and_the_first_cannot(sandbox):
     debt = debts.given_up(sandbox)
-    first = client_of("propose_remedy", "approve_remedy")
+    first = staff("propose_remedy", "approve_remedy")
     propose(first, debt)
     remedy = Remedy.objects.get()
     assert "Not by you" in shown(first, remedy)
 
     act(first, remedy, "approve", note=debts.NOTE)
     assert debts.fresh(remedy).state == "PROPOSED"
-    act(client_of("approve_remedy"), remedy, "approve", note=debts.NOTE)
+    act(staff("approve_remedy"), remedy, "approve", note=debts.NOTE)
 
     assert debts.fresh(remedy).state == "AUTHORIZED"
 
 
 def test_a_store_credit_has_pages_of_its_own(debt):
-    client = client_of("propose_remedy")
+    client = staff("propose_remedy")
     propose(client, debt, kind="store_credit")
     credit = debts.credit_of(Remedy.objects.get())
 
@@ -110,7 +91,7 @@ def test_a_store_credit_has_pages_of_its_own(debt):
 
 
 def test_a_remedy_is_stopped_on_its_page(debt):
-    client = client_of("propose_remedy")
+    client = staff("propose_remedy")
     propose(client, debt)
     remedy = Remedy.objects.get()
 
@@ -121,7 +102,7 @@ def test_a_remedy_is_stopped_on_its_page(debt):
 
 
 def test_who_may_not_propose_is_refused_and_sees_no_form(debt):
-    client = client_of()
+    client = staff()
     assert "Propose it" not in shown(client, debt)
 
     url = reverse("admin:refunds_remedy_propose", args=[debt.pk])
@@ -133,14 +114,14 @@ def test_who_may_not_propose_is_refused_and_sees_no_form(debt):
 
 @pytest.mark.parametrize("version", ["", "-1", "1e3", "९", "1" * 30])
 def test_a_form_without_a_usable_version_is_a_bad_request(debt, version):
-    answer = propose(client_of("propose_remedy"), debt, seen_version=version)
+    answer = propose(staff("propose_remedy"), debt, seen_version=version)
 
     assert answer.status_code == 400
     assert not Remedy.objects.exists()
 
 
 def test_an_older_page_acts_on_nothing_and_says_so(debt):
-    client = client_of("propose_remedy")
+    client = staff("propose_remedy")
     seen = seen_on(shown(client, debt))
     debts.stopping(debts.proposed(debt, "cheque"))
 
@@ -152,7 +133,7 @@ def test_an_older_page_acts_on_nothing_and_says_so(debt):
 
 @pytest.mark.parametrize("what", ["approve", "record", "stop"])
 def test_every_act_is_post_with_a_token(debt, what):
-    client = client_of("propose_remedy", "approve_remedy", "record_remedy")
+    client = staff("propose_remedy", "approve_remedy", "record_remedy")
     remedy = debts.proposed(debt, "cheque")
     url = reverse(f"admin:refunds_remedy_{what}", args=[remedy.pk])
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.apps import apps
-from django.db import DatabaseError, connection, transaction
+from django.db import connection
 from django.db.models import F
 
 from approvals.models import Approval
@@ -27,21 +25,9 @@ from refunds.models import (
     RefundEvent,
 )
 from tests import builders
+from tests.database import refused, sql
 
 pytestmark = pytest.mark.django_db
-
-
-@contextmanager
-def refused(words: str) -> Iterator[None]:
-    """What is done inside is refused by the database, for this reason, and leaves nothing."""
-    with pytest.raises(DatabaseError, match=words), transaction.atomic():
-        yield
-
-
-def sql(text: str, *values: Any) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(text, values)
-        return int(cursor.rowcount)
 
 
 def columns_of_an_action() -> list[str]:

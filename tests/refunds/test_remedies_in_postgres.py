@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from effects.states import State
 from refunds.dispatch import dispatch
 from refunds.models import CreditAction, RefundAction, Remedy
 from tests import builders
+from tests.database import refused, sql
 from tests.refunds import debts
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,19 +21,6 @@ COLUMNS = (
     "debt_id, number, kind, amount_minor, currency, state, state_since, proof, people_needed, "
     "reason, note, proposed_by_id, proposed_at, reference, is_second, approved_by_id"
 )
-
-
-@contextmanager
-def refused(words: str) -> Iterator[None]:
-    """What is done inside is refused by the database, for this reason, and leaves nothing."""
-    with pytest.raises(DatabaseError, match=words), transaction.atomic():
-        yield
-
-
-def sql(text: str, *values: Any) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(text, values)
-        return int(cursor.rowcount)
 
 
 def insert(debt: RefundAction, **changed: Any) -> None:
