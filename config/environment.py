@@ -144,6 +144,9 @@ class Environment(Timeouts):
     case_owner: Annotated[str, Field(min_length=1, max_length=150)]
     #: User name of the person who gets cases past their due time. Empty: `CASE_OWNER`.
     case_escalation_owner: Annotated[str, Field(max_length=150)] = ""
+    #: What the first policy counts its limits in: the currency you sell in most. Later policies say
+    #: it themselves.
+    base_currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     #: Plain HTTP on this machine: cookies are not marked secure.
     development: bool = False
     #: DEBUG, INFO, WARNING or ERROR.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -79,6 +80,14 @@ DEFAULT_PARAMETERS = Parameters(
     # One in fifty is looked at afterwards: enough to notice what no rule has a name for.
     sample_qa_per_mille=20,
 )
+
+
+def first_parameters(*, base_currency: str) -> Parameters:
+    """What an installation begins with: the default, its limits counted in its own currency.
+
+    The figures stay as they are, in minor units of that currency: 500.00 EUR, or 50,000 JPY.
+    """
+    return replace(DEFAULT_PARAMETERS, base_currency=base_currency)
 
 
 def publish(*, parameters: Parameters, published_by: str, note: str = "") -> PolicyVersion:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.db import migrations
 from django.utils import timezone
 
 from kernel.canonical import canonical_json, sha256_hex
-from policies.versions import DEFAULT_PARAMETERS
+from policies.versions import first_parameters
 
 
 def publish_default(apps: Any, schema_editor: Any) -> None:
-    parameters = DEFAULT_PARAMETERS.as_json()
+    parameters = first_parameters(base_currency=settings.BASE_CURRENCY).as_json()
     apps.get_model("policies", "PolicyVersion").objects.create(
         number=1,
         parameters=parameters,

@@ -10,7 +10,7 @@ import pytest
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from policies.models import DecisionRecord, PolicyVersion
-from policies.versions import DEFAULT_PARAMETERS, parameters_of, publish
+from policies.versions import DEFAULT_PARAMETERS, first_parameters, parameters_of, publish
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -23,6 +23,21 @@ def test_an_installation_begins_with_the_default_policy() -> None:
         parameters_of(number=first.number, parameters_hash=first.parameters_hash)
         == DEFAULT_PARAMETERS
     )
+
+
+@pytest.mark.parametrize("currency", ["EUR", "JPY", "KWD"])
+def test_a_shop_that_sells_in_another_currency_begins_with_limits_in_its_own(currency: str) -> None:
+    """Without a single rate: what it counts in is what it is paid in."""
+    publish(parameters=first_parameters(base_currency=currency), published_by="installation")
+    order = builders.order(currency=currency, captured_minor=100_000)
+    small = builders.action(order, amount_minor=7_900)
+    assert small.state == "AUTHORIZED"
+    record = DecisionRecord.objects.get(action_id=small.action_id)
+    assert (record.base_currency, record.base_minor) == (currency, 7_900)
+    large = builders.action(
+        builders.order(currency=currency, captured_minor=100_000), amount_minor=60_000
+    )
+    assert (large.state, large.review_tier, large.review_people) == ("AWAITING_APPROVAL", 2, 1)
 
 
 def test_a_published_version_is_appended_and_in_force_at_once() -> None:
