@@ -161,6 +161,10 @@ def action_constraints(prefix: str) -> list[models.BaseConstraint]:
         models.CheckConstraint(
             name=f"{prefix}_known_decider", condition=Q(decided_by__in=["policy", "person"])
         ),
+        models.CheckConstraint(
+            name=f"{prefix}_asks_somebody",
+            condition=Q(review_tier__gte=1, review_people__gte=1),
+        ),
     ]
 
 

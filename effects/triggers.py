@@ -183,11 +183,13 @@ def resolved_by_two_people(*, action_table: str, act_table: str) -> pgtrigger.Tr
     )
 
 
-def enough_people(*, approval_table: str) -> pgtrigger.Trigger:
+def enough_people(*, approval_table: str, begins_by: str = "policy") -> pgtrigger.Trigger:
     """People authorize in a round, and enough of them; what a round asks for is never lowered.
 
-    An action begins by policy. Only people take it from AWAITING_APPROVAL to AUTHORIZED. Who must
-    approve is the policy's until people are asked; from then on it can only grow.
+    An action begins by policy, or by the remedy that people gave it (`begins_by`). A decision
+    becomes that of people by the move in which they take it, and in no other way: only they take
+    it from AWAITING_APPROVAL to AUTHORIZED, and what they decided stays theirs. Who must approve
+    is the policy's until people are asked; from then on it can only grow.
     """
     # Made of our own constants when the migration is written, never of anybody's input.
     return pgtrigger.Trigger(
@@ -196,14 +198,21 @@ def enough_people(*, approval_table: str) -> pgtrigger.Trigger:
         operation=pgtrigger.Insert | pgtrigger.Update,
         func=f"""
             IF TG_OP = 'INSERT' THEN
-                IF NEW.decided_by <> 'policy' OR NEW.approval_round <> 1 THEN
-                    RAISE EXCEPTION 'a row of % begins by policy, in its first round',
+                IF NEW.decided_by <> '{begins_by}' OR NEW.approval_round <> 1 THEN
+                    RAISE EXCEPTION 'a row of % begins by {begins_by}, in its first round',
                         TG_TABLE_NAME;
                 END IF;
                 RETURN NEW;
             END IF;
             IF NEW.approval_round < OLD.approval_round THEN
                 RAISE EXCEPTION 'rounds of approval of % never go back', NEW.action_id;
+            END IF;
+            IF NEW.decided_by <> OLD.decided_by AND NOT (
+                NEW.decided_by = 'person' AND OLD.state = 'AWAITING_APPROVAL'
+                AND NEW.state IN ('AUTHORIZED', 'REJECTED')
+            ) THEN
+                RAISE EXCEPTION 'a decision about % becomes that of people when they take it',
+                    NEW.action_id;
             END IF;
             IF (NEW.review_people < OLD.review_people OR NEW.review_tier < OLD.review_tier)
                 AND (OLD.state = 'AWAITING_APPROVAL' OR OLD.decided_by = 'person') THEN
@@ -216,9 +225,8 @@ def enough_people(*, approval_table: str) -> pgtrigger.Trigger:
                 RAISE EXCEPTION '% awaits people, and only they authorize it', NEW.action_id;
             END IF;
             IF NEW.decided_by = 'person'
-                AND (OLD.state, OLD.decided_by, OLD.approval_round)
-                    IS DISTINCT FROM (NEW.state, NEW.decided_by, NEW.approval_round)
-                AND NEW.review_people > (
+                AND (OLD.state = 'AWAITING_APPROVAL' OR NEW.approval_round <> OLD.approval_round)
+                AND greatest(1, NEW.review_people) > (
                     SELECT count(DISTINCT y.decided_by_id) FROM {approval_table} y
                     WHERE y.action_id = NEW.action_id AND y.round = NEW.approval_round
                         AND y.approved AND y.tier >= NEW.review_tier

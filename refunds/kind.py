@@ -142,7 +142,7 @@ class RefundKind(OrderEffect):
         bound: tuple[dict[str, Any], ...] = (action.bound_facts,)
         if action.decided_by == "person":
             yeses = self._yeses(locked=locked)
-            bound = tuple(yes.facts for yes in yeses)
+            bound += tuple(yes.facts for yes in yeses)
         tampered = what_was_tampered_with(action=action, order=order, bound=bound)
         if tampered:
             return _stop_tampered(locked=locked, what=tampered)

@@ -100,7 +100,11 @@ class OrderEffect(EffectKind):
             for words in self.what_differs(locked=locked, yes=yes, tier=action.review_tier)
         ]
         people = len({yes.user_id for yes in yeses})
-        if people < action.review_people:
+        if not people:
+            differing.append(
+                "no approval of its present round is on record, so it must be approved again"
+            )
+        elif people < action.review_people:
             differing.append(f"{people} of {action.review_people} people have approved it")
         return "; ".join(dict.fromkeys(differing))
 

@@ -24,6 +24,7 @@ from effects.models import (
 )
 from effects.triggers import (
     append_only,
+    enough_people,
     frozen,
     no_delete,
     no_truncate,
@@ -321,29 +322,6 @@ def _credit_of_an_authorized_remedy() -> pgtrigger.Trigger:
     )
 
 
-def _a_new_round_takes_people() -> pgtrigger.Trigger:
-    """What awaits people again, after a new key, is authorized by as many of them as it says.
-
-    A credit's first round is its remedy.
-    """
-    return pgtrigger.Trigger(
-        name="a_new_round_takes_people",
-        when=pgtrigger.Before,
-        operation=pgtrigger.Update,
-        condition=pgtrigger.Q(old__state="AWAITING_APPROVAL", new__state="AUTHORIZED"),
-        func="""
-            IF NEW.review_people > (
-                SELECT count(DISTINCT y.decided_by_id) FROM approvals_approval y
-                WHERE y.action_id = NEW.action_id AND y.round = NEW.approval_round AND y.approved
-            ) THEN
-                RAISE EXCEPTION '% needs the approval of % people',
-                    NEW.action_id, NEW.review_people;
-            END IF;
-            RETURN NEW;
-        """,
-    )
-
-
 class CreditAction(AbstractAction):
     """One store credit: a remedy as an effect with a key of its own.
 
@@ -368,7 +346,8 @@ class CreditAction(AbstractAction):
         triggers: ClassVar[list[Any]] = [
             *action_triggers(attempt_table="refunds_creditattempt", act_table="approvals_caseact"),
             _credit_of_an_authorized_remedy(),
-            _a_new_round_takes_people(),
+            # Its first round is its remedy, which people authorized.
+            enough_people(approval_table="approvals_approval", begins_by="person"),
             frozen(
                 "action_id",
                 "remedy",

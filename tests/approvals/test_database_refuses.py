@@ -14,6 +14,7 @@ from django.db import DatabaseError, transaction
 from approvals.models import Approval
 from config.development import CHECKOUT
 from effects.states import State
+from effects.switches import turn_on
 from refunds.models import RefundAction
 from tests import builders
 from tests.approvals.ways import awaiting, edited_policy, say_yes, tiered_policy
@@ -254,8 +255,58 @@ def test_rounds_never_go_back(alice):
 def test_a_policy_s_decision_is_not_made_a_person_s_by_hand():
     builders.allow_all()
     action = builders.action(builders.order())
-    with refused("needs the approval of 1 people"):
+    with refused("becomes that of people when they take it"):
         sql("UPDATE refunds_refundaction SET decided_by = 'person' WHERE id = %s", action.pk)
+
+
+@pytest.mark.parametrize("people", [0, 1])
+@pytest.mark.parametrize("state", [State.HELD, State.AUTHORIZED])
+def test_what_nobody_was_asked_about_is_not_authorized_as_if_people_had(state, people):
+    """The claim does not make a decision of people again, so it must be one of people."""
+    builders.allow_all()
+    if state is State.HELD:
+        turn_on(scope="global", reason="look", actor="test")
+    action = builders.action(builders.order())
+    assert action.state == state
+    with refused("becomes that of people when they take it"):
+        authorize(action, review_people=people, review_tier=people)
+    with refused("becomes that of people when they take it"):
+        sql(
+            "UPDATE refunds_refundaction SET decided_by = 'person', review_people = %s "
+            "WHERE id = %s",
+            people,
+            action.pk,
+        )
+
+
+def test_what_people_decided_is_not_made_the_policy_s(alice, bob):
+    action = awaiting()
+    say_yes(action, alice)
+    say_yes(action, bob)
+    assert builders.fresh(action).state == State.AUTHORIZED
+    with refused("becomes that of people when they take it"):
+        sql("UPDATE refunds_refundaction SET decided_by = 'policy' WHERE id = %s", action.pk)
+
+
+@pytest.mark.parametrize("column", ["review_people", "review_tier"])
+def test_an_action_always_asks_somebody(column):
+    """At the beginning, and as long as the policy may still say whom."""
+    builders.allow_all()
+    action = builders.action(builders.order())
+    with refused("refund_asks_somebody"):
+        sql(f"UPDATE refunds_refundaction SET {column} = 0 WHERE id = %s", action.pk)
+    names = [
+        str(f.column) for f in RefundAction._meta.concrete_fields
+        if f.column not in ("id", "action_id", "state", column)
+    ]  # fmt: skip
+    copied = ", ".join(names)
+    with refused("refund_asks_somebody"):
+        sql(
+            f"INSERT INTO refunds_refundaction (action_id, state, {column}, {copied}) "
+            f"SELECT 'refund:order-x:request-y', 'HELD', 0, {copied} "
+            "FROM refunds_refundaction WHERE id = %s",
+            action.pk,
+        )
 
 
 @pytest.mark.parametrize("target", ["SUBMITTING", "SUCCEEDED", "UNKNOWN", "HELD"])

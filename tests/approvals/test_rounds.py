@@ -36,6 +36,8 @@ from tests.approvals.ways import (
     tiered_policy,
     waits_for,
 )
+from tests.database import refused as refused_by_postgres
+from tests.database import sql
 from tests.refunds import debts
 
 pytestmark = pytest.mark.django_db
@@ -435,6 +437,20 @@ def test_the_state_can_not_be_reached_without_the_rows_it_stands_for(alice, bob)
     assert builders.fresh(action).state == State.AWAITING_APPROVAL
 
 
+def test_a_decision_of_people_without_any_of_them_is_never_sent():
+    """Like one that was approved before there were rounds: its approvals count for nothing."""
+    builders.allow_all()
+    action = builders.action(builders.order())
+    assert action.state == State.AUTHORIZED
+    with builders.past_the_triggers():
+        RefundAction.objects.filter(pk=action.pk).update(decided_by="person")
+    reason = "no approval of its present round is on record, so it must be approved again"
+    assert dispatch(action_id=action.action_id) == f"not claimed: {reason}"
+    assert builders.fresh(action).state == State.AWAITING_APPROVAL
+    (case,) = Case.objects.filter(kind=Case.Kind.STALE_APPROVAL)
+    assert reason in case.reason
+
+
 def test_stale_expired_rejected_and_withdrawn_are_different_things(alice, bob):
     from reconciliation import sweep
 
@@ -516,6 +532,14 @@ def test_a_store_credit_that_went_back_to_people_is_approved_in_the_same_way(san
         send_back(kind=CREDIT, locked=found, verdict=Back(reason="it changed"), actor="worker:test")
     credit = debts.credit_of(remedy)
     assert (credit.state, credit.approval_round) == (State.AWAITING_APPROVAL, 2)
+    for assignments, words in (
+        ("state = 'AUTHORIZED', due_at = now()", "needs the approval of 1 people"),
+        ("state = 'AUTHORIZED', due_at = now(), approval_round = 1", "never go back"),
+        ("decided_by = 'policy'", "becomes that of people when they take it"),
+        ("review_people = 0", "is never lowered"),
+    ):
+        with refused_by_postgres(words):
+            sql(f"UPDATE refunds_creditaction SET {assignments} WHERE id = %s", credit.pk)
     with debts.locked(credit) as found:
         seen = Seen(
             version=CREDIT.version_of(locked=found),
