@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import Q
+
 from approvals.decide import why_not_yours
 from approvals.models import Approval
 from approvals.standing import tier_of, yeses_of
+from console.evidence import LINES_MAX
 from console.words import STATE_COLOURS, in_words, page_of, visible
 from effects.states import State
 from kernel.money import format_amount
@@ -14,7 +17,7 @@ from policies.models import DecisionRecord
 from policies.versions import in_force
 from refunds.binding import content_of
 from refunds.kind import REFUND
-from refunds.models import ExternalRefund, RefundAction
+from refunds.models import ExternalRefund, Order, RefundAction
 
 
 def decide_panel(*, action: RefundAction, user: Any) -> dict[str, Any]:
@@ -33,6 +36,7 @@ def decide_panel(*, action: RefundAction, user: Any) -> dict[str, Any]:
         "more_people": max(action.review_people - len(yeses), 0),
         "policy_version": _policy_version(),
         "frozen": _frozen(action),
+        "stated": _stated(action.order),
         "approvals": _approvals(action),
         "related": _related(action),
     }
@@ -42,6 +46,19 @@ def _frozen(action: RefundAction) -> list[tuple[str, str]]:
     """What exactly is sent: the content that a decision is bound to, and the request itself."""
     content = content_of(action=action, order=action.order)
     return [*in_words(content), ("provider request", visible(action.payload))]
+
+
+def _stated(order: Order) -> list[tuple[str, str]]:
+    """What the merchant states about the order and rules look at: a person should, too."""
+    return in_words(
+        {
+            "customer": order.customer_ref,
+            "payment method": order.payment_method,
+            "placed at": order.placed_at.isoformat() if order.placed_at else "",
+            **order.details,
+        },
+        currency=order.currency,
+    )
 
 
 def _approvals(action: RefundAction) -> list[dict[str, Any]]:
@@ -54,9 +71,13 @@ def _approvals(action: RefundAction) -> list[dict[str, Any]]:
     return [{"row": row, "shown": shown_to(row, currency=action.currency)} for row in rows]
 
 
+# Frozen elsewhere on the page, and hashes that say nothing to a person.
+_NOT_SHOWN = ("content", "stated")
+
+
 def shown_to(row: Approval, *, currency: str = "") -> list[tuple[str, str]]:
     """What a person was shown who decided, as (label, text)."""
-    facts = {name: value for name, value in row.facts.items() if name != "content"}
+    facts = {name: value for name, value in row.facts.items() if name not in _NOT_SHOWN}
     content = row.facts.get("content", {})
     return [
         ("order version", str(row.resource_version)),
@@ -65,12 +86,20 @@ def shown_to(row: Approval, *, currency: str = "") -> list[tuple[str, str]]:
 
 
 def _related(action: RefundAction) -> list[dict[str, Any]]:
-    """This refund and those that its newest decision names, side by side; [] when it names none."""
+    """This refund and those beside which a person must see it; [] when there are none.
+
+    What its newest decision names, and what has the same amount now: that may have come since.
+    """
     decision = DecisionRecord.objects.filter(action_id=action.action_id).order_by("-number").first()
     names: dict[str, list[str]] = {}
     for rule in decision.rules if decision else []:
         for name in rule.get("related", []):
             names.setdefault(name, []).append(rule["rule"])
+    same_amount = action.order.actions.filter(amount_minor=action.amount_minor).exclude(
+        Q(pk=action.pk) | Q(state__in=[State.REJECTED, State.CANCELLED, State.EXPIRED])
+    )
+    for name in same_amount.order_by("-pk").values_list("action_id", flat=True)[:LINES_MAX]:
+        names.setdefault(name, ["the same amount"])
     if not names:
         return []
     ours = RefundAction.objects.filter(action_id__in=names).order_by("-pk")

@@ -21,8 +21,17 @@ from policies.parameters import Limit, Parameters, Tier
 from policies.rates import base_amount, base_sum
 
 # What may still pay, or has failed and left a debt open.
-OPEN_STATES = ("SUBMITTING", "UNKNOWN", "PENDING", "FAILED_FINAL")
+OPEN_STATES = (
+    "AWAITING_APPROVAL",
+    "HELD",
+    "SUBMITTING",
+    "UNKNOWN",
+    "PENDING",
+    "FAILED_FINAL",
+)
 
+# What these get adds up to one sum for one customer.
+_ONE_RECEIVER = ("order", "customer")
 _WHO = {
     "agent": "this agent",
     "customer": "this customer",
@@ -231,7 +240,9 @@ def _within_all(facts: Facts, parameters: Parameters, limits: tuple[Limit, ...])
         return _allow("it is within every limit")
     verdict = max(one.verdict for one in said)
     why = "; ".join(one.why for one in said if one.verdict is verdict)
-    return _hold(why) if verdict is Verdict.HOLD else _review(why)
+    if verdict is Verdict.HOLD:
+        return _hold(why)
+    return _review(why, tier=max(one.tier for one in said))
 
 
 def _above(facts: Facts, parameters: Parameters, limit: Limit) -> list[Said]:
@@ -250,16 +261,18 @@ def _above(facts: Facts, parameters: Parameters, limit: Limit) -> list[Said]:
     others = base_sum(usage.sums_minor, facts, parameters)
     if amount is None or others is None:
         return [*said, _review(f"no rate of the day for what was refunded by or for {used}")]
-    return [
-        *said,
-        *_compared(
-            amount + others,
-            limit.review_base_minor,
-            limit.hold_base_minor,
-            used=used,
-            shown=lambda minor: format_amount(minor, parameters.base_currency),
-        ),
-    ]
+    money = _compared(
+        amount + others,
+        limit.review_base_minor,
+        limit.hold_base_minor,
+        used=used,
+        shown=lambda minor: format_amount(minor, parameters.base_currency),
+    )
+    if limit.scope in _ONE_RECEIVER:
+        # In parts or as one: whoever may not decide the sum may not decide its last part.
+        tier = tier_for(base_minor=amount + others, reason=facts.reason, parameters=parameters).tier
+        money = [one._replace(tier=tier) if one.tier else one for one in money]
+    return [*said, *money]
 
 
 def _compared(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -41,7 +42,8 @@ def hash_of(content: dict[str, Any]) -> str:
 def binding(*, action: RefundAction, order: Order, facts: Facts, beside: Beside) -> dict[str, Any]:
     """What a decision made now is bound to, as stored on the action and on an approval.
 
-    `elsewhere` are the refunds made elsewhere that were known; the rest of the names are those of
+    `elsewhere` are the refunds made elsewhere that were known, `stated` hashes of what the merchant
+    states beside money; the rest of the names are those of
     the facts. The order's version is kept beside it, in a column.
     """
     content = content_of(action=action, order=order)
@@ -57,8 +59,36 @@ def binding(*, action: RefundAction, order: Order, facts: Facts, beside: Beside)
         "dispute_state": facts.dispute_state,
         "captured_minor": facts.captured_minor,
         "policy_version": beside.policy_number,
+        "stated": _stated(order=order, facts=facts),
         "elsewhere": [other.action_id for other in beside.others if _is_elsewhere(other)],
     }
+
+
+# What the merchant states beside money and policy rules look at, and how people call it.
+_STATED = {
+    "customer": "the order's customer",
+    "risk": "the customer's risk",
+    "lines": "the order's lines",
+    "shipping": "the shipping",
+    "placed": "the date of the order",
+    "delivered": "the date of the delivery",
+    "method": "the payment method",
+}
+
+
+def _stated(*, order: Order, facts: Facts) -> dict[str, str]:
+    """Hashes of what the merchant states, to see later that one of them changed."""
+    lines = facts.order_lines
+    values: dict[str, Any] = {
+        "customer": order.customer_ref,
+        "risk": facts.customer_risk,
+        "lines": None if lines is None else [asdict(line) for line in lines],
+        "shipping": facts.shipping_minor,
+        "placed": facts.placed_at,
+        "delivered": facts.delivered_at,
+        "method": facts.payment_method,
+    }
+    return {name: sha256_hex(canonical_json(value)) for name, value in values.items()}
 
 
 def what_was_tampered_with(
@@ -177,6 +207,12 @@ def _differences(*, yes: Yes, order: Order, facts: Facts, beside: Beside) -> lis
             named.append(f"{words} since: {format_amount(rest, order.currency)}")
         elif rest < 0 and not (words == "in flight" and named):
             named.append(f"no longer {words}: {format_amount(-rest, order.currency)}")
+    stated, stated_now = bound.get("stated", {}), _stated(order=order, facts=facts)
+    named += [
+        f"{words} changed"
+        for name, words in _STATED.items()
+        if stated.get(name, stated_now[name]) != stated_now[name]
+    ]
     if bound.get("dispute_state") != facts.dispute_state:
         named.append(f"the dispute is now {facts.dispute_state}")
     return named

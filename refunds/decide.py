@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
+
+from django.conf import settings
 
 from effects import cases
 from effects.models import Case
@@ -72,19 +75,34 @@ def who_must_approve(decision: Decision) -> dict[str, Any]:
     return {"review_tier": decision.tier, "review_people": decision.people}
 
 
-def call_somebody(*, facts: Facts, beside: Beside, decision: Decision) -> None:
-    """Open the case of an agent that reached a limit that holds; one is enough."""
-    reached = [
+def limits_that_hold(decision: Decision) -> list[str]:
+    """The sentences of limits that were reached and hold; another HOLD ends by itself."""
+    return [
         rule.why
         for rule in decision.rules
         if rule.verdict is Verdict.HOLD and rule.rule in _LIMIT_RULES
     ]
-    if not reached:
+
+
+def call_somebody(*, facts: Facts, beside: Beside, decision: Decision) -> None:
+    """Open the case of an agent that reached a limit that holds; one is enough.
+
+    Whoever closes it has as long as any case has; what is held still is told of again then.
+    """
+    reached = limits_that_hold(decision)
+    lately = beside.now - timedelta(seconds=settings.CASE_DUE_SECONDS)
+    resource = f"agent:{facts.proposer}"
+    if (
+        not reached
+        or Case.objects.filter(
+            kind=Case.Kind.LIMIT, resource=resource, closed_at__gt=lately
+        ).exists()
+    ):
         return
     cases.open_resource_case(
         kind=Case.Kind.LIMIT,
         effect="refund",
-        resource=f"agent:{facts.proposer}",
+        resource=resource,
         reason=(
             f"Refunds proposed by {facts.proposer} are held: {'; '.join(reached)}. Nothing was "
             "sent for them. Look at what it proposed; if that is not right, turn on its kill "

@@ -30,6 +30,7 @@ from refunds.usage import UsedLately
 # Other actions of the order that the rules look at: the newest, so that an order with thousands of
 # refunds cannot make a decision slow. The balances count all of them anyway.
 OTHERS_MAX = 200
+_UNDECIDED = (State.AWAITING_APPROVAL, State.HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,8 @@ def read_beside(
                     State.SUCCEEDED,
                 ]
             )
+            # What still awaits a decision counts for whoever came after it, not for what it found.
+            | (Q(state__in=_UNDECIDED) & (Q() if action_pk is None else Q(pk__lt=action_pk)))
             # A failed refund is open while its debt is: until its case is settled.
             | Q(
                 Exists(
@@ -285,7 +288,7 @@ def _by_line(others: list[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
     """What others refund of each line. One that failed gave it back, its open debt with it."""
     by_line: dict[str, int] = {}
     for other in others:
-        if other["state"] != State.FAILED_FINAL:
+        if other["state"] not in (State.FAILED_FINAL, *_UNDECIDED):
             for line in other["lines"]:
                 by_line[line["line_id"]] = by_line.get(line["line_id"], 0) + line["amount_minor"]
     return tuple(sorted(by_line.items()))

@@ -46,8 +46,10 @@ from providers.registry import payment_provider
 from refunds.binding import binding, what_changed, what_was_tampered_with
 from refunds.decide import (
     STATE_FOR,
+    call_somebody,
     decide,
     keep_decision,
+    limits_that_hold,
     parameters_in_force,
     who_must_approve,
 )
@@ -185,7 +187,9 @@ class RefundKind(OrderEffect):
         action, order, beside = locked.action, locked.resource, _beside(locked)
         facts = self.deciding_facts(locked=locked, admitting=False)
         decision = decide(facts=facts, beside=beside)
-        same = decision.verdict is Verdict.HOLD or (
+        limits = limits_that_hold(decision)
+        waits = decision.verdict is Verdict.HOLD and not limits
+        same = waits or (
             decision.verdict is Verdict.ALLOW
             and order.version == action.bound_version
             and beside.policy_number == action.bound_facts.get("policy_version")
@@ -208,8 +212,11 @@ class RefundKind(OrderEffect):
             return Go(note=note)
         if decision.verdict is Verdict.DENY:
             return No(reason=decision.why, note=note)
-        if decision.verdict is Verdict.HOLD:
+        if waits:
             return Wait(reason=decision.why, seconds=SWITCH_RECHECK_SECONDS)
+        if limits:
+            # It was allowed, and may wait for ever under what holds it now: people hear of it.
+            call_somebody(facts=facts, beside=beside, decision=decision)
         return Back(reason=decision.why, note=note, columns=who_must_approve(decision))
 
     def decide_held(self, *, locked: Locked) -> Decided:
@@ -219,6 +226,7 @@ class RefundKind(OrderEffect):
         decision = decide(facts=facts, beside=beside)
         target = STATE_FOR[decision.verdict]
         if target is State.HELD:
+            call_somebody(facts=facts, beside=beside, decision=decision)
             return Decided(target=target, reason=decision.why)
         action.decision_count += 1
         keep_decision(
@@ -263,7 +271,7 @@ class RefundKind(OrderEffect):
             proposer=action.proposed_by,
             parameters=parameters,
             now=locked.now,
-            before=None if admitting else action.authorized_at,
+            before=None if admitting else action.authorized_at or action.created_at,
         )
         if admitting:
             locked.now = used.at
@@ -300,8 +308,8 @@ class RefundKind(OrderEffect):
     def needed(self, *, locked: Locked) -> Needed:
         """What the policy, run now, asks for, and never less than was asked for before.
 
-        Nobody may allow what is not what was proposed, what does not fit what is left, or what
-        the policy denies (an open dispute). Three queries.
+        Nobody may allow what is not what was proposed, what does not fit what is left, what the
+        policy denies (an open dispute), or what a limit holds. Three queries.
         """
         action, order = locked.action, locked.resource
         facts = self.facts_of(locked=locked)
@@ -314,8 +322,10 @@ class RefundKind(OrderEffect):
             )
         facts = self.deciding_facts(locked=locked, admitting=True)
         decision = decide(facts=facts, beside=_beside(locked))
-        if not never and decision.verdict is Verdict.DENY:
-            never = decision.why
+        limits = limits_that_hold(decision)
+        if not never and (limits or decision.verdict is Verdict.DENY):
+            never = "; ".join(limits) or decision.why
+            call_somebody(facts=facts, beside=_beside(locked), decision=decision)
         return Needed(
             tier=max(action.review_tier, decision.tier),
             people=max(action.review_people, decision.people),

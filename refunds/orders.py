@@ -16,8 +16,9 @@ from kernel.identity import require_identifier
 from kernel.money import AMOUNT_MINOR_MAX, format_amount, require_currency
 from refunds.models import Order, RefundEvent
 
-# What a change of makes a decision stale; everything else of an order is for people to read.
-_MONEY_FACTS = ("captured_minor",)
+# What decisions are made on, so that a change of it makes them stale. The rest (an address) is for
+# people to read.
+_DECIDED_ON = ("captured_minor", "placed_at", "payment_method", "customer_ref", "details")
 _IMMUTABLE_ONCE_USED = ("currency", "provider", "account", "payment_ref")
 
 
@@ -59,8 +60,9 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
     2. A statement older than the one we have changes nothing.
     3. Payment, account and currency are immutable once a refund of the order exists: another
        value raises InvalidInput and nothing is written.
-    4. A changed money fact increases the version, which makes older approvals stale; an
-       unchanged statement does not, and is remembered as stated now.
+    4. A change of what decisions are made on (money, lines, risk, dates, method, customer)
+       increases the version, which makes older approvals stale; an unchanged statement does not,
+       and is remembered as stated now.
     5. A captured amount below what is already refunded is an observed fact and is written: it
        opens an incident, and the claim sends no more.
     """
@@ -88,7 +90,7 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
             return Mirrored(order=order, created=False, changed=False)
         _refuse_another_payment(order=order, differing=differing)
         before = {name: getattr(order, name) for name in differing}
-        if any(name in differing for name in (*_MONEY_FACTS, *_IMMUTABLE_ONCE_USED)):
+        if any(name in differing for name in (*_DECIDED_ON, *_IMMUTABLE_ONCE_USED)):
             differing["version"] = order.version + 1
         for name, value in {**differing, "updated_at": now, "stated_at": now}.items():
             setattr(order, name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from approvals.standing import Yes
 from kernel.canonical import canonical_json, sha256_hex
-from policies.facts import Facts, OtherAction
+from policies.facts import Facts, OrderLine, OtherAction
 from refunds.binding import binding, content_of, hash_of, what_changed, what_was_tampered_with
 from refunds.facts import Beside
 from refunds.models import Order, RefundAction
@@ -171,8 +171,42 @@ def test_a_decision_is_bound_to_exactly_what_is_refunded_and_to_the_order_as_it_
         "dispute_state": "won",
         "captured_minor": 50_000,
         "policy_version": 7,
+        "stated": {
+            "customer": sha256_hex(canonical_json(order().customer_ref)),
+            "risk": sha256_hex('"low"'),
+            "lines": sha256_hex(canonical_json([asdict(line) for line in FACTS.order_lines or ()])),
+            "shipping": sha256_hex("500"),
+            "placed": sha256_hex('"2026-03-01T12:00:00+00:00"'),
+            "delivered": sha256_hex('"2026-03-02T12:00:00+00:00"'),
+            "method": sha256_hex('"card"'),
+        },
         "elsewhere": ["re_1", "re_2"],
     }
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        ({"customer_risk": "blocked"}, "the customer's risk changed"),
+        ({"shipping_minor": 0}, "the shipping changed"),
+        ({"placed_at": "2026-01-01"}, "the date of the order changed"),
+        ({"delivered_at": "2026-01-02"}, "the date of the delivery changed"),
+        ({"payment_method": "ideal"}, "the payment method changed"),
+        (
+            {"order_lines": (OrderLine(line_id="l1", amount_minor=1),)},
+            "the order's lines changed",
+        ),
+        ({"order_lines": None}, "the order's lines changed"),
+    ],
+)
+def test_what_the_merchant_states_otherwise_is_said(fact: dict[str, Any], words: str) -> None:
+    assert changed(now=facts(**fact)) == (f"order 4821 has another balance: {words}",)
+
+
+def test_another_customer_is_said() -> None:
+    assert changed(of_order=order(customer_ref="cus_2")) == (
+        "order 4821 has another balance: the order's customer changed",
+    )
 
 
 def test_nothing_differs_while_nothing_changed() -> None:

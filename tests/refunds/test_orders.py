@@ -71,13 +71,27 @@ def test_a_changed_money_fact_increases_the_version() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"customer_email": "grace@example.com"},
         {"details": {"shipping_minor": 0}},
-        {"source_version": 9},
+        {"details": {"risk": "blocked"}},
         {"payment_method": "card"},
+        {"customer_ref": "customer-2"},
+        {"placed_at": datetime(2026, 1, 15, tzinfo=UTC)},
     ],
 )
-def test_a_change_that_is_not_money_makes_no_approval_stale(changes: dict[str, Any]) -> None:
+def test_a_change_of_what_decisions_are_made_on_makes_approvals_stale(
+    changes: dict[str, Any],
+) -> None:
+    mirror()
+    assert mirror(**changes).changed
+    assert Order.objects.get().version == 2
+
+
+@pytest.mark.parametrize(
+    "changes", [{"customer_email": "grace@example.com"}, {"source_version": 9}]
+)
+def test_a_change_that_nothing_is_decided_on_makes_no_approval_stale(
+    changes: dict[str, Any],
+) -> None:
     mirror()
     assert mirror(**changes).changed
     assert Order.objects.get().version == 1
