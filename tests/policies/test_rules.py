@@ -1273,6 +1273,56 @@ def test_every_rule_stands_in_the_table_in_its_order() -> None:
 # -- what a rule says beside its verdict ----------------------------------------------------------
 
 
+TIERS = (
+    Tier(tier=1, up_to_base_minor=10_000),
+    Tier(tier=2, up_to_base_minor=20_000),
+    Tier(tier=3, up_to_base_minor=None, people=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("scope", "window", "used_minor", "tier"),
+    [
+        # With this refund's 79.00: the sum of what one receiver gets says who must decide.
+        ("order", "ever", 2_100, 1),
+        ("order", "ever", 2_101, 2),
+        ("order", "ever", 12_100, 2),
+        ("order", "ever", 12_101, 3),
+        ("customer", "30_days", 12_101, 3),
+        # What many receive together is no one's refund in parts.
+        ("agent", "day", 12_101, 1),
+        ("total", "day", 12_101, 1),
+    ],
+)
+def test_the_parts_of_what_one_receiver_gets_need_who_the_sum_needs(
+    scope: str, window: str, used_minor: int, tier: int
+) -> None:
+    usage = {"usage": used(scope, window, USD=used_minor)}
+    limits = (limit(scope, window, review_count=0, review_base_minor=1),)
+    parameters = {"velocity": limits, "tiers": TIERS, "tier_by_reason": {}}
+    assert said("velocity", usage, parameters).tier == tier
+
+
+def test_the_tier_of_a_sum_is_asked_for_by_its_review_only() -> None:
+    usage = {"usage": used("order", "ever", USD=12_101)}
+    within = (limit("order", "ever", review_base_minor=20_001),)
+    assert said("velocity", usage, {"velocity": within, "tiers": TIERS}).tier == 0
+    holds = (limit("order", "ever", review_base_minor=1, hold_base_minor=1),)
+    assert said("velocity", usage, {"velocity": holds, "tiers": TIERS}).tier == 0
+    # The reason counts beside the sum.
+    above = (limit("order", "ever", review_base_minor=1),)
+    small = {"usage": used("order", "ever", USD=1)}
+    by_reason = {"velocity": above, "tiers": TIERS, "tier_by_reason": {"late": 3}}
+    assert said("velocity", {**small, "reason": "late"}, by_reason).tier == 3
+    assert said("velocity", {**small, "reason": "damaged"}, by_reason).tier == 1
+
+
+@pytest.mark.parametrize("state", ["AWAITING_APPROVAL", "HELD", "SUBMITTING", "FAILED_FINAL"])
+def test_what_awaits_a_decision_is_open_like_what_awaits_an_answer(state: str) -> None:
+    found = said("open_action", {"others": (other(state, number=3),)}, {})
+    assert (found.verdict, found.related) == (REVIEW, ("refund:order-4821:request-3",))
+
+
 def test_what_is_alike_or_open_is_named_for_a_person_to_see_side_by_side() -> None:
     others = (
         other("SUCCEEDED", amount_minor=7_900, number=1),
