@@ -14,7 +14,7 @@ from approvals.settle import PERMISSION
 from effects.cases import change_case
 from effects.clock import database_now
 from effects.models import Case
-from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of
+from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of, is_note
 
 
 class WhyAssigned(models.TextChoices):
@@ -151,7 +151,7 @@ def _refusal(
             sentence=f"Choose a reason: {', '.join(choices.values)}. Nothing was changed."
         )
     told = len(note.strip())
-    if told < EXPLANATION_CHARACTERS_MIN or len(note) > NOTE_CHARACTERS_MAX or "\x00" in note:
+    if told < EXPLANATION_CHARACTERS_MIN or not is_note(note):
         return NotChanged(
             sentence=f"Say in the note, in {EXPLANATION_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} "
             "characters, what the next person must know. Nothing was changed."

@@ -21,7 +21,7 @@ from approvals.standing import TIER_PERMISSIONS, Yes, tier_of, yeses_of
 from effects import cases
 from effects.kinds import EffectKind, Locked, Needed, kind_of
 from effects.models import Case
-from effects.people import NOTE_CHARACTERS_MAX, actor_of
+from effects.people import NOTE_CHARACTERS_MAX, actor_of, is_note
 from effects.states import State
 from effects.transitions import move, postpone
 from effects.transitions import note as note_in_history
@@ -264,7 +264,7 @@ def _refusal(*, kind: EffectKind, locked: Locked, note: str, seen: Seen) -> Refu
             why=Why.CHANGED_SINCE,
             sentence=f"Nothing was decided: {'; '.join(changed)}. Look again, then decide.",
         )
-    if "\x00" in note or len(note) > NOTE_CHARACTERS_MAX:
+    if not is_note(note):
         return Refused(
             why=Why.BAD_NOTE,
             sentence=f"The note must be text of at most {NOTE_CHARACTERS_MAX} characters. Nothing "

@@ -12,7 +12,7 @@ from effects import cases
 from effects.clock import database_now
 from effects.kinds import kind_named
 from effects.models import Case, Switch
-from effects.people import NOTE_CHARACTERS_MAX, actor_of
+from effects.people import NOTE_CHARACTERS_MAX, actor_of, is_note
 from effects.states import State
 from effects.transitions import note as note_in_history
 
@@ -63,7 +63,7 @@ def settle_case(*, case_id: UUID, user: User, note: str) -> Settled | NotSettled
         return NotSettled(
             permitted=False, sentence=f"Settling a case needs the permission {PERMISSION}."
         )
-    if not note.strip() or "\x00" in note or len(note) > NOTE_CHARACTERS_MAX:
+    if not note.strip() or not is_note(note):
         return NotSettled(
             sentence=f"Say in the note what was found and done (at most {NOTE_CHARACTERS_MAX} "
             "characters). The case is still open."

@@ -24,6 +24,7 @@ from console.posted import permitted, posted_note, posted_number, tell
 from console.words import in_words, page_of
 from effects.cases import next_escalation
 from effects.models import Case
+from kernel.text import is_text
 
 
 class CaseOwnerForms:
@@ -44,7 +45,7 @@ class CaseOwnerForms:
         """Give the case to another person."""
         user, case = permitted(request, PERMISSION), get_object_or_404(Case, pk=pk)
         name = request.POST.get("to", "")
-        person = None if "\x00" in name else User.objects.filter(username=name).first()
+        person = None if not is_text(name) else User.objects.filter(username=name).first()
         if name and person is None:
             sentence = "There is no such person. The owner is still the same."
             return tell(request, page=page_of(case), refused=sentence)

@@ -12,6 +12,7 @@ from effects.clock import DatabaseNow, database_now
 from effects.kinds import all_kinds
 from effects.models import Switch
 from kernel.errors import InvalidInput
+from kernel.text import is_text
 
 REASON_CHARACTERS_MAX = 500
 ACTOR_CHARACTERS_MAX = 80
@@ -48,7 +49,7 @@ def turn_on(*, scope: str, reason: str, actor: str, until: datetime | None = Non
         raise InvalidInput(
             field="scope", reason=f"there is no kind {name!r}; there is: {', '.join(kinds)}"
         )
-    if not reason.strip() or "\x00" in reason or len(reason) > REASON_CHARACTERS_MAX:
+    if not reason.strip() or not is_text(reason) or len(reason) > REASON_CHARACTERS_MAX:
         raise InvalidInput(
             field="reason", reason=f"must be text of 1 to {REASON_CHARACTERS_MAX} characters"
         )

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernel.text import is_text
+
 # The deepest real input is an order's lines: object, list, object.
 DEPTH_MAX = 8
 INTEGER_MAX = 2**53 - 1
@@ -106,7 +108,7 @@ def _plain(value: Any, *, path: str, depth: int, wrongs: list[Wrong]) -> Any:
             below = f"{path}.{shown_name(name)}" if path else shown_name(name)
             if name in found:
                 wrongs.append(Wrong(below, "is given twice"))
-            if not _is_text(name):
+            if not is_text(name):
                 wrongs.append(Wrong(below, "is not a possible name"))
             found[name] = _plain(inner, path=below, depth=depth + 1, wrongs=wrongs)
         return found
@@ -115,15 +117,10 @@ def _plain(value: Any, *, path: str, depth: int, wrongs: list[Wrong]) -> Any:
             _plain(inner, path=f"{path}[{index}]", depth=depth + 1, wrongs=wrongs)
             for index, inner in enumerate(value)
         ]
-    elif isinstance(value, str) and not _is_text(value):
+    elif isinstance(value, str) and not is_text(value):
         wrong("holds a NUL or half of a surrogate pair")
     elif isinstance(value, _Number):
         wrong("must be a JSON integer, written without fraction, exponent or minus zero")
     elif type(value) is int and abs(value) > INTEGER_MAX:
         wrong(f"must not be beyond {INTEGER_MAX}")
     return value
-
-
-def _is_text(value: str) -> bool:
-    """Whether Postgres and UTF-8 can hold this text."""
-    return "\x00" not in value and not any("\ud800" <= c <= "\udfff" for c in value)

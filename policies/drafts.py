@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from effects.clock import database_now
-from effects.people import NOTE_CHARACTERS_MAX, actor_of
+from effects.people import NOTE_CHARACTERS_MAX, actor_of, is_note
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from policies.models import PolicyDraft, PolicyEvent, PolicyVersion
@@ -174,7 +174,7 @@ def why_not_saved(
             sentence=f"The name must be one line of 1 to {NAME_CHARACTERS_MAX} characters. Nothing "
             "was saved.",
         )
-    if "\x00" in content.note or len(content.note) > NOTE_CHARACTERS_MAX:
+    if not is_note(content.note):
         return Refused(
             why=Why.BAD_TEXT,
             sentence=f"The note must be text of at most {NOTE_CHARACTERS_MAX} characters. Nothing "

@@ -26,6 +26,8 @@ from policies.models import ReferenceRate
 FILE_BYTES_MAX = 1024 * 1024
 CSV_COLUMNS = ["day", "currency", "rate"]
 # What the column holds: 10 digits before the point and 10 after it.
+# Between two working days no currency of a shop moves so far; a point in the wrong place does.
+UNUSUAL_PERCENT = 20
 _RATE = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?", re.ASCII)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
@@ -51,12 +53,13 @@ class Imported:
     differing: tuple[str, ...]
 
 
-def import_rates(*, data: bytes, source: str) -> Imported:
+def import_rates(*, data: bytes, source: str, unusual_allowed: bool = False) -> Imported:
     """Pin the rates of a file. Raises InvalidInput and writes nothing when it cannot be read.
 
     1. Read the file: XML as the bank publishes it, anything else as CSV.
     2. Each day's reference currency (the one at 1) must be that of the rates pinned before.
-    3. Insert what is not there; what is there stays, whatever the file says.
+    3. Day by day: a rate far from the newest earlier one is refused, unless `unusual_allowed`.
+    4. Insert what is not there; what is there stays, whatever the file says.
     """
     rates = _read(data)
     now = database_now()
@@ -70,19 +73,29 @@ def import_rates(*, data: bytes, source: str) -> Imported:
             for row in ReferenceRate.objects.filter(day__in={rate.day for rate in rates})
         }
         _refuse_another_reference(rates=rates, before=before)
-        ReferenceRate.objects.bulk_create(
-            [
-                ReferenceRate(
-                    day=rate.day,
-                    currency=rate.currency,
-                    rate=rate.rate,
-                    source=source[:80],
-                    imported_at=now,
-                )
-                for rate in rates
-                if (rate.day, rate.currency) not in before
-            ]
-        )
+        unusual: list[str] = []
+        for day in sorted({rate.day for rate in rates}):
+            of_day = [rate for rate in rates if rate.day == day]
+            new = [rate for rate in of_day if (day, rate.currency) not in before]
+            unusual += _unusual(new, reference=_references(of_day)[0])
+            ReferenceRate.objects.bulk_create(
+                [
+                    ReferenceRate(
+                        day=rate.day,
+                        currency=rate.currency,
+                        rate=rate.rate,
+                        source=source[:80],
+                        imported_at=now,
+                    )
+                    for rate in new
+                ]
+            )
+        if unusual and not unusual_allowed:
+            raise InvalidInput(
+                field="rate",
+                reason=f"differs by more than {UNUSUAL_PERCENT} % from the newest earlier day's: "
+                f"{'; '.join(unusual)}",
+            )
     return Imported(
         added=_named(r for r in rates if (r.day, r.currency) not in before),
         known=_named(r for r in rates if before.get((r.day, r.currency)) == r.rate),
@@ -98,18 +111,50 @@ def _refuse_another_reference(
     *, rates: list[Rate], before: dict[tuple[date, str], Decimal]
 ) -> None:
     for day in sorted({rate.day for rate in rates}):
-        mine = {rate.currency for rate in rates if rate.day == day and rate.rate == 1}
+        mine = _references([rate for rate in rates if rate.day == day])
         if not mine:
             raise InvalidInput(
                 field="rate", reason=f"of {day}: the reference currency is missing, at rate 1"
             )
         pinned = {currency for (of, currency), rate in before.items() if of == day and rate == 1}
-        if pinned and not pinned & mine:
+        if pinned and not pinned & set(mine):
             raise InvalidInput(
                 field="rate",
                 reason=f"of {day}: rates for one {sorted(pinned)[0]} are pinned, and these are "
-                f"for one {sorted(mine)[0]}",
+                f"for one {mine[0]}",
             )
+
+
+def _references(of_day: list[Rate]) -> list[str]:
+    return sorted(rate.currency for rate in of_day if rate.rate == 1)
+
+
+def _unusual(new: list[Rate], *, reference: str) -> list[str]:
+    """Those of one day that are far from the newest earlier day's of the same currency.
+
+    Where that day counted in another reference its rates are converted; where they cannot be,
+    there is nothing to compare with.
+    """
+    if not new:
+        return []
+    earlier = {
+        row.currency: row
+        for row in ReferenceRate.objects.filter(day__lt=new[0].day)
+        .order_by("currency", "-day")
+        .distinct("currency")
+    }
+    found = []
+    for rate in new:
+        was, one = earlier.get(rate.currency), earlier.get(reference)
+        if was is None or one is None:
+            continue
+        # rate / (was / one), without a division.
+        if abs(rate.rate * one.rate - was.rate) * 100 > UNUSUAL_PERCENT * was.rate:
+            before = f"{was.rate / one.rate:.10f}".rstrip("0").rstrip(".")
+            found.append(
+                f"{rate.day} {rate.currency} is {rate.rate:f}, and was {before} on {was.day}"
+            )
+    return found
 
 
 def _read(data: bytes) -> list[Rate]:

@@ -19,7 +19,7 @@ from effects.claim import send_back
 from effects.kinds import Back, EffectKind, Locked, kind_of
 from effects.models import Case
 from effects.outcomes import ProviderEffect, Unreadable
-from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of
+from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of, is_note
 from effects.record import adopt, evidence_json, resolve_attempts
 from effects.states import State
 from effects.transitions import move
@@ -278,12 +278,7 @@ def _bad_word(word: Word) -> NotDone | None:
         )
     # The database counts what is between the spaces, and so does this.
     told = len(word.note.strip(" "))
-    if (
-        told < EXPLANATION_CHARACTERS_MIN
-        or not word.note.strip()
-        or len(word.note) > NOTE_CHARACTERS_MAX
-        or "\x00" in word.note
-    ):
+    if told < EXPLANATION_CHARACTERS_MIN or not word.note.strip() or not is_note(word.note):
         return NotDone(
             why=Why.BAD_NOTE,
             sentence=f"Say in the note, in {EXPLANATION_CHARACTERS_MIN} to {NOTE_CHARACTERS_MAX} "
@@ -357,6 +352,8 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
     people = [first.person.get_username()] if first is not None else []
     people.append(act.user.get_username())
     names = [name[:_NAME_CHARACTERS_MAX] for name in people]
+    # Reasons reach whoever proposed it, and the names of staff do not: those are in `said`.
+    who = "two people" if first is not None else "a person"
     _write(act, entered, first=first)
     resolve_attempts(
         kind=kind,
@@ -379,7 +376,7 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
             # A stored refusal is the provider's proof that it failed; two people's word is not.
             event=f"{kind.name}.failed" if first is None else f"{kind.name}.given_up",
             actor=actor_of(act.user),
-            data={"code": refusal, "reason": f"given up by {' and '.join(people)}", **said},
+            data={"code": refusal, "reason": f"given up by {who}", **said},
             due_at=locked.now + WATCH_EVERY,
         )
         return _done(
@@ -392,8 +389,7 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
         kind=kind,
         locked=locked,
         verdict=Back(
-            reason=f"{' and '.join(people)} declared that its request did nothing, and a new key "
-            "is a new decision",
+            reason=f"{who} declared that its request did nothing, and a new key is a new decision",
             note=said,
             columns={
                 "generation": locked.action.generation + 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import InvalidInput
 from kernel.identity import refund_action_id, require_identifier
 from kernel.money import require_amount, require_currency
+from kernel.text import is_text
 from policies.decision import Decision, Verdict
 from policies.facts import Facts, RefundLine
 from policies.models import DecisionRecord
@@ -34,8 +34,6 @@ from refunds.models import AgentNote, Order, RefundAction, RefundEvent
 from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
 
 NOTE_CHARACTERS_MAX = 10_000
-# What a JSON string may hold and Postgres cannot: NUL, and half of a surrogate pair.
-_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +157,7 @@ def _validated(proposal: Proposal) -> Proposal:
     currency = require_currency(proposal.currency)
     require_amount(proposal.amount_minor, currency=currency)
     require_identifier(proposal.reason, field="reason")
-    if _NOT_TEXT.search(proposal.note) or len(proposal.note) > NOTE_CHARACTERS_MAX:
+    if not is_text(proposal.note) or len(proposal.note) > NOTE_CHARACTERS_MAX:
         raise InvalidInput(
             field="note", reason=f"must be text of at most {NOTE_CHARACTERS_MAX} characters"
         )

@@ -143,7 +143,9 @@ def test_without_the_permission_nobody_moves_a_case(grace):
         assert result.permitted is False
 
 
-@pytest.mark.parametrize("note", ["", "see above", " " * 40, "x" * 2_001, "a\x00" + "b" * 20])
+@pytest.mark.parametrize(
+    "note", ["", "see above", " " * 40, "x" * 2_001, "a\x00" + "b" * 20, "\ud800" * 20]
+)
 def test_the_note_says_something(grace, note):
     case = open_case()
     unchanged(case, assigned(case, to=grace, user=grace, note=note))

@@ -165,7 +165,7 @@ def test_an_unknown_action_is_refused(reviewer):
         assert result.why is Why.UNKNOWN_ACTION
 
 
-@pytest.mark.parametrize("note", ["x" * 2_001, "a\x00b"])
+@pytest.mark.parametrize("note", ["x" * 2_001, "a\x00b", "a\ud800b"])
 def test_a_note_that_cannot_be_stored_is_refused(awaiting, reviewer, note):
     refused_unchanged(
         approve(user=reviewer, **as_seen(awaiting, note=note)), awaiting, Why.BAD_NOTE

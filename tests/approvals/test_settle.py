@@ -76,7 +76,7 @@ def test_without_the_permission_a_case_stays_open():
     assert result.permitted is False
 
 
-@pytest.mark.parametrize("note", ["", "  ", "a\x00", "x" * 2_001])
+@pytest.mark.parametrize("note", ["", "  ", "a\x00", "a\udfff", "x" * 2_001])
 def test_a_case_is_not_closed_without_a_usable_note(owner, note):
     case = case_of(builders.action(builders.order()), Case.Kind.FOUND_ELSEWHERE)
     still_open(case, settle_case(case_id=case.case_id, user=owner, note=note))

@@ -165,3 +165,42 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         reads(before + data)
     assert reads(CSV)
     assert reads(ECB)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("rate", "is_refused"),
+    [("120", False), ("120.0000000001", True), ("80", False), ("79.99", True)],
+)
+def test_a_rate_may_move_by_a_fifth_and_no_further(rate: str, is_refused: bool) -> None:
+    import_rates(data=b"day,currency,rate\n2025-01-02,EUR,1\n2025-01-02,JPY,5", source="older")
+    import_rates(
+        data=b"day,currency,rate\n2025-01-15,EUR,1\n2025-01-15,JPY,100",
+        source="x",
+        unusual_allowed=True,
+    )
+    before = pinned()
+    data = f"day,currency,rate\n2025-01-16,EUR,1\n2025-01-16,JPY,{rate}".encode()
+    if not is_refused:
+        assert import_rates(data=data, source="x").added
+        return
+    with pytest.raises(InvalidInput, match=r"JPY is \S+, and was 100 on 2025-01-15"):
+        import_rates(data=data, source="x")
+    assert pinned() == before
+
+
+@pytest.mark.django_db
+def test_days_of_one_file_are_compared_with_one_another() -> None:
+    days = b"2025-01-16,JPY,1\n2025-01-16,EUR,1\n2025-01-15,EUR,1\n2025-01-15,JPY,164\n"
+    with pytest.raises(InvalidInput, match="2025-01-16 JPY is 1, and was 164 on 2025-01-15"):
+        import_rates(data=b"day,currency,rate\n" + days, source="x")
+    assert pinned() == {}
+
+
+@pytest.mark.django_db
+def test_a_day_in_another_reference_is_converted_before_it_is_compared() -> None:
+    import_rates(data=CSV, source="for one euro")
+    own = b"day,currency,rate\n2025-01-16,USD,1\n2025-01-16,EUR,0.92\n"
+    assert len(import_rates(data=own, source="for one dollar").added) == 2
+    with pytest.raises(InvalidInput, match=r"EUR is 92, and was 0\.92 on 2025-01-16"):
+        import_rates(data=own.replace(b"0.92", b"92").replace(b"-16", b"-17"), source="slip")

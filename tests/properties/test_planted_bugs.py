@@ -207,8 +207,8 @@ BUGS = {
         patches=(
             (
                 "providers/stripe/classify.py",
-                '        if differs:\n            return "mismatch"',
-                '        if differs == "never":\n            return "mismatch"',
+                '    if differs:\n        return "mismatch"',
+                '    if differs == "never":\n        return "mismatch"',
             ),
         ),
         caught_as=r"which is not its refund|the provider never showed it so",

@@ -175,6 +175,7 @@ BAD_WORDS: list[tuple[dict[str, str], Why]] = [
     ({"note": "  too short                "}, Why.BAD_NOTE),
     ({"note": "\n" * 20}, Why.BAD_NOTE),
     ({"note": "a zero \x00 in a long note"}, Why.BAD_NOTE),
+    ({"note": "half of a pair \ud800 in a long note"}, Why.BAD_NOTE),
     ({"note": "x" * 2_001}, Why.BAD_NOTE),
 ]
 
@@ -803,7 +804,7 @@ def test_two_people_give_up_and_nothing_is_ever_sent_again(sandbox, grace, ada):
 
     action = found.now()
     assert (action.order.reserved_minor, action.order.refunded_minor) == (0, 0)
-    assert "given up by grace and ada" in ways.open_cases(action)[Case.Kind.FAILED].reason
+    assert "given up by two people" in ways.open_cases(action)[Case.Kind.FAILED].reason
     assert RefundAttempt.objects.get(action=action).resolved_by == "people:grace,ada"
     assert dispatch(action_id=action.action_id) != "succeeded"
     ways.sweep_at(SECOND_LOOK + 2 * HOUR)

@@ -200,6 +200,20 @@ def test_rates_are_pinned_once(tmp_path: Path) -> None:
     assert ReferenceRate.objects.count() == 4
 
 
+def test_a_rate_far_from_the_day_before_is_pinned_only_when_told_to(tmp_path: Path) -> None:
+    file = tmp_path / "rates.csv"
+    file.write_text("day,currency,rate\n2025-01-15,EUR,1\n2025-01-15,JPY,164.27\n")
+    run("rates", file)
+    file.write_text(
+        "day,currency,rate\n2025-01-16,EUR,1\n2025-01-16,JPY,16427\n2025-01-16,USD,1.08\n"
+    )
+    with pytest.raises(CommandError, match=r"JPY is 16427, and was 164\.27 on 2025-01-15"):
+        run("rates", file)
+    assert ReferenceRate.objects.count() == 2
+    out, _ = run("rates", file, "--unusual-rates")
+    assert "Pinned 3" in out
+
+
 def test_pinned_rates_are_what_decisions_count_in(tmp_path: Path) -> None:
     file = tmp_path / "rates.csv"
     day = database_now().date()

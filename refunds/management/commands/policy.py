@@ -17,7 +17,7 @@ from kernel.errors import InvalidInput
 from kernel.money import format_amount
 from policies.drafts import Content, Refused, save_draft
 from policies.examples import explain_examples
-from policies.import_rates import FILE_BYTES_MAX, import_rates
+from policies.import_rates import FILE_BYTES_MAX, UNUSUAL_PERCENT, import_rates
 from policies.models import PolicyDraft, PolicyVersion
 from policies.outcome import outcome, why
 from policies.parameters import Parameters
@@ -79,6 +79,11 @@ class Command(BaseCommand):
             type=Path,
             help="the European Central Bank's eurofxref-daily.xml, or CSV: day,currency,rate",
         )
+        rates.add_argument(
+            "--unusual-rates",
+            action="store_true",
+            help=f"pin also those more than {UNUSUAL_PERCENT} %% from the newest earlier day's",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         verb = options["verb"]
@@ -99,7 +104,7 @@ class Command(BaseCommand):
             "replay": ("days", "draft", "file"),
             "export": ("number", "output"),
             "import": ("file", "username", "name"),
-            "rates": ("file",),
+            "rates": ("file", "unusual_rates"),
         }
         wanted[verb](**{name: options[name] for name in names[verb]})
 
@@ -303,10 +308,10 @@ class Command(BaseCommand):
 
     # -- rates ------------------------------------------------------------------------------------
 
-    def _rates(self, *, file: Path) -> None:
+    def _rates(self, *, file: Path, unusual_rates: bool) -> None:
         data = _bytes(file, undone="imported")
         try:
-            imported = import_rates(data=data, source=file.name)
+            imported = import_rates(data=data, source=file.name, unusual_allowed=unusual_rates)
         except InvalidInput as error:
             raise CommandError(f"Nothing was imported. {error}") from None
         if imported.added:
