@@ -211,7 +211,7 @@ def _differences(*, yes: Yes, order: Order, facts: Facts, beside: Beside) -> lis
     named += [
         f"{words} changed"
         for name, words in _STATED.items()
-        if stated.get(name, stated_now[name]) != stated_now[name]
+        if stated.get(name) != stated_now[name]
     ]
     if bound.get("dispute_state") != facts.dispute_state:
         named.append(f"the dispute is now {facts.dispute_state}")

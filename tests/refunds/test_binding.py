@@ -203,6 +203,15 @@ def test_what_the_merchant_states_otherwise_is_said(fact: dict[str, Any], words:
     assert changed(now=facts(**fact)) == (f"order 4821 has another balance: {words}",)
 
 
+def test_a_yes_that_names_nothing_of_what_is_stated_was_given_on_something_else() -> None:
+    unnamed = {name: value for name, value in BOUND.items() if name != "stated"}
+    assert changed(approval=yes(facts=unnamed)) == (
+        "order 4821 has another balance: the order's customer changed; the customer's risk changed;"
+        " the order's lines changed; the shipping changed; the date of the order changed;"
+        " the date of the delivery changed; the payment method changed",
+    )
+
+
 def test_another_customer_is_said() -> None:
     assert changed(of_order=order(customer_ref="cus_2")) == (
         "order 4821 has another balance: the order's customer changed",
