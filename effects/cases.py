@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from effects.kinds import Locked
 from effects.models import ESCALATIONS_MAX, Case, CaseEvent
@@ -27,6 +27,14 @@ _DUE_DIVISOR: dict[Case.Kind, int] = {
     Case.Kind.QUEUE: 2,
 }
 
+# One case of these is open at a time, and each further fact is one that a person must settle, too.
+_ADDED_TO = (Case.Kind.INCIDENT, Case.Kind.UNEXPECTED_SUCCESS)
+ADDED = "case.added_to"
+# A page of text: more facts than that are for the history.
+REASON_CHARACTERS_MAX = 4_000
+ADDED_MAX = 20
+_FULL = "\n\nMore was found since: see the history of this case."
+
 
 def open_case(
     *,
@@ -36,7 +44,10 @@ def open_case(
     reason: str,
     evidence: dict[str, Any],
 ) -> None:
-    """Open a case on a locked action, in the caller's transaction; one open per kind is enough."""
+    """Open a case on a locked action, in the caller's transaction; one open per kind is enough.
+
+    An open incident or unexpected success is told what it does not say yet.
+    """
     _open(
         kind=kind,
         effect=effect,
@@ -125,6 +136,53 @@ def _open(
         ],
         ignore_conflicts=True,
     )
+    if kind in _ADDED_TO:
+        _add(
+            kind=kind,
+            action_id=action_id,
+            resource=resource,
+            reason=reason,
+            evidence=evidence,
+            now=now,
+        )
+
+
+def _add(
+    *,
+    kind: Case.Kind,
+    action_id: str,
+    resource: str,
+    reason: str,
+    evidence: dict[str, Any],
+    now: datetime,
+) -> None:
+    """Append to the open case what it does not say yet, and wake it. The same again adds nothing.
+
+    What a full case has no room for stands in its history alone.
+    """
+    case = (
+        Case.objects.select_for_update(no_key=True)
+        .filter(kind=kind, action_id=action_id, resource=resource, closed_at__isnull=True)
+        .first()
+    )
+    if case is None or reason in case.reason:
+        return
+    if CaseEvent.objects.filter(case=case, kind=ADDED, data__reason=reason).exists():
+        return
+    text = f"{case.reason}\n\n{reason}"
+    if len(text) > REASON_CHARACTERS_MAX:
+        text = case.reason if case.reason.endswith(_FULL) else f"{case.reason}{_FULL}"
+    added = [*case.evidence.get("added", []), evidence][:ADDED_MAX]
+    change_case(
+        case=case,
+        event=ADDED,
+        actor="system",
+        data={"reason": reason, "evidence": evidence},
+        now=now,
+        reason=text,
+        evidence={**case.evidence, "added": added},
+        snoozed_until=None,
+    )
 
 
 def due_in(kind: Case.Kind) -> timedelta:
@@ -142,6 +200,11 @@ def next_escalation(case: Case) -> datetime | None:
 def awake(*, now: datetime) -> Q:
     """The filter of cases that ask for somebody now: open, and not put off until later."""
     return Q(closed_at__isnull=True) & (Q(snoozed_until__isnull=True) | Q(snoozed_until__lte=now))
+
+
+def open_and_locked_out() -> QuerySet[Case]:
+    """Open cases of people who cannot log in any more. Nobody's own are not among them."""
+    return Case.objects.filter(closed_at__isnull=True, assignee__is_active=False)
 
 
 def owned_by(username: str) -> dict[str, Any]:

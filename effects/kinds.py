@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from effects.doubt import WATCH_DAYS, in_doubt
 from effects.models import AbstractAction, AbstractEvent
 from effects.outcomes import Evidence, Listing, LookUp, Outcome, ProviderEffect, Unreadable
 from effects.states import State
@@ -26,7 +27,8 @@ class Locked:
     `now` is the database's time after the locks were taken. `unresolved` are the tokens of the
     action's attempts whose outcome is not known, `open_cases` how many cases are open on it,
     `facts` what this kind read beside them. `reading` is a look at the provider that came with
-    an answer; the kind writes it down with its next write of the resource.
+    an answer; the kind writes it down with its next write of the resource. `resolved_in_doubt`: an
+    attempt was resolved in this transaction, and may yet come to pass (`effects.doubt`).
     """
 
     action: Any
@@ -38,6 +40,7 @@ class Locked:
     queued_sibling: str = ""
     reading: Reading | None = None
     reading_written: bool = False
+    resolved_in_doubt: bool = False
 
     @property
     def resource_name(self) -> str:
@@ -299,8 +302,15 @@ class EffectKind(ABC):
         return ""
 
     def watched_until(self, *, locked: Locked) -> datetime | None:
-        """Until when a failed effect is read again, day by day, in case it happened after all."""
-        return None
+        """Until when a final effect is read again, day by day, in case it happened after all."""
+        if not in_doubt(attempts=self.attempt_model, action=locked.action):
+            return None
+        since: datetime = locked.action.state_since
+        return since + timedelta(days=WATCH_DAYS)
+
+    def may_be_in_doubt(self, *, locked: Locked) -> bool:
+        """Whether `in_doubt` must be asked. A kind that knows its attempts spares that query."""
+        return bool(locked.action.attempt_count)
 
     @abstractmethod
     def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:

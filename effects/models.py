@@ -297,7 +297,8 @@ class Case(models.Model):
 
     - `effect`, `action_id`: the action it is about; "" when it is about an account or a queue.
     - `resource`: what else it blocks, like `order:4821` or `account:stripe`.
-    - `evidence`: what was true when it was opened. What happened since is the action's history.
+    - `evidence`: what was true when it was opened, and under `added` when its reason grew. What
+      happened since is the action's history.
     - `owner`: the user name of who must settle it. `assignee` is that person once somebody was
       chosen; NULL while it is the installation's default owner's.
     - `due_at`: when it must be settled. Neither a snooze nor another owner changes it.
@@ -395,8 +396,9 @@ class CaseEvent(AbstractEvent):
 class Switch(models.Model):
     """A kill switch. While it is on, the claim leaves what it covers where it is.
 
-    `scope` is `global`, `kind:refund`, `account:<provider>:<account>` or `agent:<prefix>`.
-    Switches stop sends; they never stop reconciliation. Turning one off sets `ended_at`.
+    `scope` is `global`, `kind:refund`, `kind:credit`, `account:<provider>:<account>` or
+    `agent:<prefix>`. Switches stop sends; they never stop reconciliation. Turning one off sets
+    `ended_at`.
     """
 
     scope = models.CharField(max_length=120)

@@ -13,6 +13,7 @@ from django.db.models import F
 
 from effects import cases, crashpoints
 from effects.crashpoints import crash_point
+from effects.doubt import ANSWER, leaves_doubt
 from effects.kinds import EffectKind, Locked
 from effects.models import Case, Switch
 from effects.outcomes import (
@@ -185,7 +186,7 @@ def _close(
         columns |= {
             "resolution": resolution,
             "resolved_at": locked.now,
-            "resolved_by": "answer",
+            "resolved_by": ANSWER,
         }
     if columns:
         kind.attempt_model._default_manager.filter(pk=attempt.pk).update(**columns)
@@ -207,6 +208,7 @@ def resolve_attempts(
         rows = rows.filter(generation=generation)
     rows.filter(closed_at__isnull=True).update(closed_at=locked.now, outcome="no_answer")
     rows.update(resolution=resolution, resolved_at=locked.now, resolved_by=resolved_by)
+    locked.resolved_in_doubt |= leaves_doubt(resolution=resolution, resolved_by=resolved_by)
 
 
 def adopt(
@@ -217,10 +219,12 @@ def adopt(
     actor: str,
     data: dict[str, Any],
     generation: int | None = None,
+    resolved_by: str = "",
 ) -> None:
     """Take the provider's live effect as this action's, from whatever state it stands in.
 
-    One key makes one effect, so every attempt under that key is resolved by it. Another effect
+    One key makes one effect, so every attempt under that key is resolved by it (by the actor, or
+    as `resolved_by` says). Another effect
     than the one already known is a second refund: an incident, and nothing is overwritten.
     """
     action = locked.action
@@ -251,7 +255,7 @@ def adopt(
         kind=kind,
         locked=locked,
         resolution="executed",
-        resolved_by=actor,
+        resolved_by=resolved_by or actor,
         generation=generation or action.generation,
     )
     kind.recognise(locked=locked, effect=effect)
@@ -262,12 +266,9 @@ def adopt(
     }
     target = State.SUCCEEDED if effect.settlement == "succeeded" else State.PENDING
     if action.state == target:
-        postpone(
-            kind=kind,
-            locked=locked,
-            due_at=_due_after_adoption(target=target, now=locked.now),
-            **columns,
-        )
+        # A success that is watched stays watched.
+        due_at = _due_after_adoption(target=target, now=locked.now) or action.due_at
+        postpone(kind=kind, locked=locked, due_at=due_at, **columns)
         return
     move(
         kind=kind,

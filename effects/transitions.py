@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from effects import cases
+from effects.doubt import WATCH_EVERY, in_doubt
 from effects.kinds import EffectKind, Locked
 from effects.models import Case
 from effects.states import FINAL_STATES, State
@@ -87,7 +88,8 @@ def move(
     1. Ask the FSM, which knows the one table of legal moves.
     2. Let the kind carry the money (reservation, refunded amount, order version).
     3. A person who must decide begins a new round of approvals; a decision to send has its time.
-    4. Write the row, guarded by the state it was read in.
+    4. Write the row, guarded by the state it was read in. A final one is read again day by day
+       while a request of it may come to pass after all (`effects.doubt`).
     5. Append the event.
     6. Close the cases that this settles; open one where nothing should have been in flight.
 
@@ -102,6 +104,13 @@ def move(
         columns["approval_round"] = action.approval_round + 1
     if target is State.AUTHORIZED and source in _DECIDED_FROM:
         columns["authorized_at"] = locked.now
+    if (
+        due_at is None
+        and target in FINAL_STATES
+        and kind.may_be_in_doubt(locked=locked)
+        and in_doubt(attempts=kind.attempt_model, action=action)
+    ):
+        due_at = locked.now + WATCH_EVERY
     columns |= {"due_at": due_at, "updated_at": locked.now, "state_since": locked.now}
     for name, value in columns.items():
         setattr(action, name, value)

@@ -2,9 +2,9 @@
 
 Refunds of one payment, or store credits of one customer.
 
-
 The match is by `metadata.action_id` and `metadata.instance`, whatever the key generation. The
-instance is part of it because a second installation may share the provider's account.
+instance is part of it because a second installation may share the provider's account. What people
+linked carries neither, and is known by its id.
 """
 
 from __future__ import annotations
@@ -71,15 +71,18 @@ def judge(
     currency: str,
     payment_ref: str,
     known_refs: Set[str],
+    own_ref: str = "",
     shared: bool = False,
 ) -> Judgement:
     """Judge one payment's refunds, or one customer's store credits, for one action.
 
-    `payment_ref` is what the effect must belong to: the payment, or the customer. `known_refs` are
-    the provider's ids that our records hold for any action of it. Strangers are effects that are
-    neither this action's nor known, and have not failed: somebody else gave money back, or our
-    records have forgotten that we did. In a `shared` listing, a customer's balance, other people's
-    effects are everyday business: only what carries our instance is a stranger there.
+    `payment_ref` is what the effect must belong to: the payment, or the customer. `own_ref` is the
+    effect that the action is known by, which is its own whatever it carries; "" when none is.
+    `known_refs` are the provider's ids that our records hold for any action of it. Strangers are
+    effects that are neither this action's nor known, and have not failed: somebody else gave money
+    back, or our records have forgotten that we did. In a `shared` listing, a customer's balance,
+    other people's effects are everyday business: only what carries our instance is a stranger
+    there.
 
     1. More than one live match is an incident, however well they match.
     2. One live match must have the amount, currency and payment asked for. An older failed
@@ -89,8 +92,11 @@ def judge(
     matches = tuple(
         effect
         for effect in listing.effects
-        if effect.metadata.get("action_id") == action_id
-        and effect.metadata.get("instance") == instance
+        if (own_ref and effect.ref == own_ref)
+        or (
+            effect.metadata.get("action_id") == action_id
+            and effect.metadata.get("instance") == instance
+        )
     )
     strangers = tuple(
         effect

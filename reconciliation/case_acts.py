@@ -16,6 +16,7 @@ from django.db import transaction
 
 from approvals.models import CaseAct
 from effects.claim import send_back
+from effects.doubt import LINKED, WATCH_EVERY
 from effects.kinds import Back, EffectKind, Locked, kind_of
 from effects.models import Case
 from effects.outcomes import ProviderEffect, Unreadable
@@ -37,7 +38,6 @@ from reconciliation.possible_acts import (
 )
 from reconciliation.second_look import BY_LIST, BY_TOTALS
 from reconciliation.settle import Finding
-from reconciliation.watch import WATCH_EVERY
 from refunds.withdraw import Withdrawn, withdraw_refund
 
 # A provider's id; what else could be typed there must not become part of an address.
@@ -169,7 +169,7 @@ def link_refund(*, case_id: UUID, user: User, word: Word, provider_ref: str) -> 
         if not link.is_marked and (first is None or first.person_id == user.pk):
             return _ask_for_second(act, entered, first=first)
         _write(act, entered, first=None if link.is_marked else first)
-        return _adopt(act, entered, effect=effect)
+        return _adopt(act, entered, effect=effect, first=None if link.is_marked else first)
 
 
 def send_again(*, case_id: UUID, user: User, word: Word) -> Result:
@@ -351,7 +351,6 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
     kind, locked = entered.kind, entered.locked
     people = [first.person.get_username()] if first is not None else []
     people.append(act.user.get_username())
-    names = [name[:_NAME_CHARACTERS_MAX] for name in people]
     # Reasons reach whoever proposed it, and the names of staff do not: those are in `said`.
     who = "two people" if first is not None else "a person"
     _write(act, entered, first=first)
@@ -359,7 +358,7 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
         kind=kind,
         locked=locked,
         resolution="not_executed",
-        resolved_by=f"{'people' if first is not None else 'person'}:{','.join(names)}",
+        resolved_by=f"{'people' if first is not None else 'person'}:{_names(first, act.user)}",
     )
     locked.unresolved = ()
     said = {
@@ -406,6 +405,12 @@ def _carry_out(act: _Act, entered: _Entered, *, first: CaseAct | None) -> Done:
     return _done(
         entered, "The old key is never used again. Nothing is sent before it is approved anew."
     )
+
+
+def _names(first: CaseAct | None, user: User) -> str:
+    """Who resolves an attempt, in the characters that its column has."""
+    people = [first.person.get_username()] if first is not None else []
+    return ",".join(name[:_NAME_CHARACTERS_MAX] for name in [*people, user.get_username()])
 
 
 def _shows_nothing(entered: _Entered, *, seen: Seen) -> bool:
@@ -509,13 +514,16 @@ def _write(act: _Act, entered: _Entered, *, first: CaseAct | None, stage: str = 
     )
 
 
-def _adopt(act: _Act, entered: _Entered, *, effect: ProviderEffect) -> Done:
+def _adopt(act: _Act, entered: _Entered, *, effect: ProviderEffect, first: CaseAct | None) -> Done:
+    """Take it. By two people's word alone, the action's own request may still come to pass."""
+    by_two = f"{LINKED}{_names(first, act.user)}" if first is not None else ""
     adopt(
         kind=entered.kind,
         locked=entered.locked,
         effect=effect,
         actor=actor_of(act.user),
         data={"linked_by": act.user.get_username()},
+        resolved_by=by_two,
     )
     return _done(entered, f"{effect.ref} is this refund.")
 

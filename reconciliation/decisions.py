@@ -9,7 +9,7 @@ from django.db import transaction
 
 from effects import cases
 from effects.claim import send_back
-from effects.kinds import Back, EffectKind
+from effects.kinds import Back, EffectKind, Locked
 from effects.models import Case
 from effects.states import State
 from effects.transitions import move, postpone
@@ -25,7 +25,7 @@ def decide_held(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
        have had, a person is told, once.
     """
     with transaction.atomic():
-        locked = take_due(kind=kind, state=State.HELD, now=now, seen=seen)
+        locked = take_due(kind=kind, states=(State.HELD,), now=now, seen=seen)
         if locked is None:
             return False
         action = locked.action
@@ -73,7 +73,7 @@ def decide_held(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
 def expire_unanswered(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
     """AWAITING_APPROVAL -> EXPIRED when nobody decided in time. False: none is due."""
     with transaction.atomic():
-        locked = take_due(kind=kind, state=State.AWAITING_APPROVAL, now=now, seen=seen)
+        locked = take_due(kind=kind, states=(State.AWAITING_APPROVAL,), now=now, seen=seen)
         if locked is None:
             return False
         waited = {"awaited_since": locked.action.state_since.isoformat()}
@@ -91,13 +91,24 @@ def expire_unanswered(*, kind: EffectKind, now: datetime, seen: list[str]) -> bo
             effect=kind.name,
             locked=locked,
             reason=(
-                "It was not approved or rejected in time. Nothing was done, and nothing will be "
-                "done under this request. The customer still expects an answer: give it, and "
-                "propose again under a new request id if money is due."
+                f"It was not approved or rejected in time. {_what_was_done(locked)} The customer "
+                "still expects an answer: give it, and propose again under a new request id if "
+                "money is due."
             ),
             evidence=waited,
         )
     return True
+
+
+def _what_was_done(locked: Locked) -> str:
+    """What was done for an action that has expired, as sentences for its case."""
+    if locked.action.due_at is None:
+        return "Nothing was done, and nothing will be done under this request."
+    return (
+        "Nothing more will be sent under this request, but one was sent before and taken for not "
+        "executed. The provider is read again day by day, in case it was after all: look there "
+        "before you answer."
+    )
 
 
 def end_stale_approval(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
@@ -107,7 +118,9 @@ def end_stale_approval(*, kind: EffectKind, now: datetime, seen: list[str]) -> b
     person hears of it.
     """
     with transaction.atomic():
-        locked = take_due(kind=kind, state=State.AUTHORIZED, now=now, seen=seen, by="bound_until")
+        locked = take_due(
+            kind=kind, states=(State.AUTHORIZED,), now=now, seen=seen, by="bound_until"
+        )
         if locked is None:
             return False
         send_back(

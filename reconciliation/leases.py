@@ -27,7 +27,7 @@ def end_lease(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
     answer that comes late is recorded all the same.
     """
     with transaction.atomic():
-        locked = take_due(kind=kind, state=State.SUBMITTING, now=now, seen=seen)
+        locked = take_due(kind=kind, states=(State.SUBMITTING,), now=now, seen=seen)
         if locked is None:
             return False
         open_attempts = kind.attempt_model._default_manager.filter(

@@ -35,7 +35,7 @@ def poll_one(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
     3. Lock again. Settled or failed: it moves. Unreadable or pending still: later.
     """
     with transaction.atomic():
-        locked = take_due(kind=kind, state=State.PENDING, now=now, seen=seen)
+        locked = take_due(kind=kind, states=(State.PENDING,), now=now, seen=seen)
         if locked is None:
             return False
         action = locked.action

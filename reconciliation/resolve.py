@@ -48,7 +48,7 @@ def resolve_one(*, kind: EffectKind, now: datetime, seen: list[str]) -> bool:
     time that was written with it.
     """
     with transaction.atomic():
-        locked = take_due(kind=kind, state=State.UNKNOWN, now=now, seen=seen)
+        locked = take_due(kind=kind, states=(State.UNKNOWN,), now=now, seen=seen)
         if locked is None:
             return False
         opened = _open(kind=kind, locked=locked)

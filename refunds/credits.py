@@ -325,13 +325,14 @@ class CreditKind(OrderEffect):
         return ""
 
     def watched_until(self, *, locked: Locked) -> datetime | None:
-        """As the refund that it settles, and some time after people gave it up."""
+        """As any effect, as the refund that it settles, and some time after people gave it up."""
+        own = super().watched_until(locked=locked)
         ends = [
             since + timedelta(days=remedy_moves.WATCH_DAYS)
             for since in remedy_moves.given_up_since(locked.action)
         ]
         refund = remedy_moves.watched_until(locked=replace(locked, action=_facts(locked).debt))
-        return max([*ends, refund] if refund else ends, default=None)
+        return max([*ends, *(end for end in (own, refund) if end is not None)], default=None)
 
     def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
         """Remember the provider's id for the remedy's reference."""

@@ -42,6 +42,7 @@ class AttemptNow:
     is_closed: bool
     outcome: str
     resolution: str
+    resolved_by: str
 
 
 # What `attempts_now` reads, as a column of a statement.
@@ -51,6 +52,7 @@ ATTEMPT_NOW = JSONObject(
     closed_at="closed_at",
     outcome="outcome",
     resolution="resolution",
+    resolved_by="resolved_by",
 )
 
 
@@ -63,6 +65,7 @@ def attempts_now(found: list[dict[str, Any]]) -> tuple[AttemptNow, ...]:
             is_closed=attempt["closed_at"] is not None,
             outcome=attempt["outcome"],
             resolution=attempt["resolution"],
+            resolved_by=attempt["resolved_by"],
         )
         for attempt in found
     )

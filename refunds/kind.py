@@ -416,8 +416,9 @@ class RefundKind(OrderEffect):
         return why_case_stays(locked=locked) if case_kind == Case.Kind.FAILED else ""
 
     def watched_until(self, *, locked: Locked) -> datetime | None:
-        """While it has a live remedy, and some time after that moved last."""
-        return watched_until(locked=locked)
+        """As any effect, and while it has a live remedy, and some time after that moved last."""
+        ends = (super().watched_until(locked=locked), watched_until(locked=locked))
+        return max((end for end in ends if end is not None), default=None)
 
     def recognise(self, *, locked: Locked, effect: ProviderEffect) -> None:
         """A refund that was booked as made elsewhere is this action's own: count it once."""
@@ -603,6 +604,7 @@ class RefundKind(OrderEffect):
             currency=action.currency,
             payment_ref=order.payment_ref,
             known_refs=known,
+            own_ref=action.provider_ref,
         )
         return Reading(
             judgement=judgement_of(judged),
@@ -671,6 +673,9 @@ def _own_part(locked: Locked) -> str:
         return "This action's own refund exists beside it."
     if locked.action.state in (State.SUBMITTING, State.UNKNOWN):
         return "Whether this action's own request did anything is still being found out."
+    if locked.action.is_final:
+        label = State(locked.action.state).label
+        return f"This action is {label}, and nothing of its own was found beside it."
     return "Nothing was done for this action; approve or reject it."
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from approvals.standing import Yes, yeses_of
+from effects.doubt import leaves_doubt
 from effects.kinds import (
     Absent,
     Contradiction,
@@ -116,6 +117,13 @@ class OrderEffect(EffectKind):
             attempt.outcome.startswith("not_sent") and "fence" not in attempt.outcome
             for attempt in locked.facts.attempts
             if attempt.generation == locked.action.generation and attempt.token != but
+        )
+
+    def may_be_in_doubt(self, *, locked: Locked) -> bool:
+        """Not where no attempt was resolved so that it leaves a doubt, before or just now."""
+        return locked.resolved_in_doubt or any(
+            leaves_doubt(resolution=attempt.resolution, resolved_by=attempt.resolved_by)
+            for attempt in locked.facts.attempts
         )
 
     # -- the provider -------------------------------------------------------------------------

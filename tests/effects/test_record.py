@@ -365,7 +365,8 @@ def test_a_late_doubt_about_what_is_over_is_an_incident_once_and_moves_nothing(s
     for _ in range(2):
         builders.answered(token, unknown(action))
     after = builders.fresh(action)
-    assert (after.state, after.due_at, after.order.version) == (state, None, before.order.version)
+    assert (after.state, after.order.version) == (state, before.order.version)
+    assert after.due_at == builders.due(before), "it is read again, day by day"
     (case,) = Case.objects.filter(action_id=action.action_id)
     assert (case.kind, case.closed_at) == (Case.Kind.INCIDENT, None)
     assert "may have been executed after all" in case.reason

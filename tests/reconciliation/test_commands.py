@@ -10,12 +10,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
+from effects import cases
 from effects.clock import database_now
 from effects.models import Case, Switch
 from effects.states import State
 from refunds.dispatch import dispatch
 from tests import builders
 from tests.reconciliation import ways
+from tests.refunds import debts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,6 +64,19 @@ def test_status_says_when_the_next_in_line_is_nobody(settings):
     assert "CASE_ESCALATION_OWNER" not in run("status")
     settings.CASE_ESCALATION_OWNER = "lead"
     assert "CASE_ESCALATION_OWNER is lead, and there is no user of that name" in run("status")
+
+
+def test_status_says_whose_cases_belong_to_somebody_who_left(sandbox):
+    row = builders.action(builders.order(sandbox=sandbox))
+    owner = builders.person("grace")
+    for kind in (Case.Kind.FAILED, Case.Kind.INCIDENT):
+        with debts.locked(row) as found:
+            cases.open_case(kind=kind, effect="refund", locked=found, reason="it", evidence={})
+    Case.objects.update(**cases.owned_by("grace"))
+    assert "log in any more" not in run("status")
+    owner.is_active = False
+    owner.save()
+    assert "2 open case(s) belong to grace, who cannot log in any more" in run("status")
 
 
 def test_status_tells_escalated_and_sleeping_cases():

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from django.db.models import Count
 
 from effects import cases
 from effects.clock import database_now
@@ -55,6 +56,18 @@ class Command(BaseCommand):
                     f"{variable} is {name}, and there is no user of that name who can log in: "
                     f"{what} wait for nobody. Make that user, or name another one."
                 )
+
+        locked_out = (
+            cases.open_and_locked_out()
+            .values_list("owner")
+            .annotate(n=Count("pk"))
+            .order_by("owner")
+        )
+        for name, count in locked_out:
+            self.stdout.write(
+                f"{count} open case(s) belong to {name}, who cannot log in any more. Assign "
+                "them to somebody else."
+            )
 
     def _actions(self, now: datetime, oldest: int) -> None:
         crowds = what_waits(now=now, oldest_max=oldest)
