@@ -271,7 +271,7 @@ def _above(facts: Facts, parameters: Parameters, limit: Limit) -> list[Said]:
     if limit.scope in _ONE_RECEIVER:
         # In parts or as one: whoever may not decide the sum may not decide its last part.
         tier = tier_for(base_minor=amount + others, reason=facts.reason, parameters=parameters).tier
-        money = [one._replace(tier=tier) if one.tier else one for one in money]
+        money = [one._replace(tier=tier) for one in money]
     return [*said, *money]
 
 
