@@ -90,6 +90,7 @@ class RemedyAdmin(WithContext, ReadOnlyAdmin):
             path("for/<int:pk>/", wrap(self.propose_view), name="refunds_remedy_propose"),
             path("<int:pk>/approve/", wrap(self.approve_view), name="refunds_remedy_approve"),
             path("<int:pk>/record/", wrap(self.record_view), name="refunds_remedy_record"),
+            path("<int:pk>/failed/", wrap(self.failed_view), name="refunds_remedy_failed"),
             path("<int:pk>/stop/", wrap(self.stop_view), name="refunds_remedy_stop"),
             *super().get_urls(),
         ]
@@ -133,6 +134,21 @@ class RemedyAdmin(WithContext, ReadOnlyAdmin):
                 remedy_id=pk,
                 user=user,
                 reference=request.POST.get("reference", ""),
+                seen_version=posted_number(request, "seen_version"),
+            ),
+        )
+
+    @method_decorator(require_POST)
+    def failed_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Record that what was out did not reach the customer."""
+        return self._act(
+            request,
+            pk,
+            lambda user: remedies.record_failed(
+                remedy_id=pk,
+                user=user,
+                reason=request.POST.get("reason", ""),
+                note=posted_note(request),
                 seen_version=posted_number(request, "seen_version"),
             ),
         )
@@ -182,6 +198,10 @@ def _page(request: HttpRequest, remedy: Remedy) -> dict[str, Any]:
         "can_record": by_hand
         and remedy.state in (RemedyState.AUTHORIZED, RemedyState.STOPPED)
         and user.has_perm(remedies.MAY_RECORD),
+        "can_fail": by_hand
+        and remedy.state == RemedyState.ISSUED
+        and user.has_perm(remedies.MAY_RECORD),
+        "failure_reasons": list(remedies.FAILURE_REASONS.items()),
         "can_stop": remedy.state in STOPPABLE_REMEDIES and user.has_perm(remedies.MAY_PROPOSE),
     }
 

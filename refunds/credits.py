@@ -22,7 +22,9 @@ from effects import cases
 from effects.clock import DatabaseNow
 from effects.kinds import (
     Back,
+    Contradiction,
     Decided,
+    Found,
     Go,
     Locked,
     No,
@@ -42,6 +44,7 @@ from effects.outcomes import (
 from effects.send import refuse_open_transaction
 from effects.states import State
 from effects.switches import scopes_covering
+from effects.transitions import postpone
 from kernel.canonical import canonical_json, sha256_hex
 from kernel.errors import Bug
 from kernel.identity import credit_action_id
@@ -52,6 +55,7 @@ from providers.registry import payment_provider
 from refunds import remedy_moves
 from refunds.facts import ATTEMPT_NOW, AttemptNow, attempts_now
 from refunds.hint import tell_a_worker
+from refunds.kind import REFUND
 from refunds.models import (
     CreditAction,
     CreditAttempt,
@@ -75,6 +79,9 @@ _PROVIDER_CUSTOMER = re.compile(r"cus_[A-Za-z0-9]{1,70}")
 # In a listing's evidence: by how much the balance differs from what the list adds up to.
 _UNLISTED = "unlisted_minor"
 
+# In a reading's evidence: the refunds of the payment for which a credit is not sent.
+_IN_THE_WAY = "refunds_in_the_way"
+
 _ON_THE_WAY = (State.SUBMITTING, State.UNKNOWN, State.PENDING)
 _TO_BE_SENT = (State.AUTHORIZED, State.AWAITING_APPROVAL)
 _OVER = (State.REJECTED, State.EXPIRED, State.CANCELLED)
@@ -91,8 +98,16 @@ class CreditFacts:
     remedy: Remedy
     switches: tuple[str, ...]
     incidents: int
+    found_elsewhere: int
     attempts: tuple[AttemptNow, ...]
     effect_ref: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BesideRefunds(Listing):
+    """A customer's balance, and beside it the refunds of the payment that are in the way."""
+
+    refunds: tuple[ProviderEffect, ...]
 
 
 def why_no_credit(order: Order) -> str:
@@ -117,7 +132,7 @@ def begin_credit(*, locked: Locked, remedy: Remedy, actor: str) -> CreditAction:
     payload = canonical_json(
         payment_provider(order.provider).credit_payload(
             account=order.account,
-            customer_ref=order.customer_ref,
+            customer_ref=remedy.customer_ref,
             amount_minor=remedy.amount_minor,
             currency=remedy.currency,
             action_id=action_id,
@@ -131,7 +146,7 @@ def begin_credit(*, locked: Locked, remedy: Remedy, actor: str) -> CreditAction:
         state=State.AUTHORIZED.value,
         remedy=remedy,
         order=order,
-        customer_ref=order.customer_ref,
+        customer_ref=remedy.customer_ref,
         amount_minor=remedy.amount_minor,
         currency=remedy.currency,
         payload=payload,
@@ -219,6 +234,9 @@ class CreditKind(OrderEffect):
                 remedy=remedy,
                 switches=tuple(sorted(row["switches"])),
                 incidents=sum(1 for case in row["cases"] if case["kind"] == Case.Kind.INCIDENT),
+                found_elsewhere=sum(
+                    1 for case in row["cases"] if case["kind"] == Case.Kind.FOUND_ELSEWHERE
+                ),
                 attempts=attempts,
             ),
         )
@@ -229,7 +247,7 @@ class CreditKind(OrderEffect):
         """Whether the remedy still holds on the locked rows.
 
         1. Its remedy was stopped, the refund is there after all, or it has another customer: no.
-        2. A kill switch, an incident or a dispute of the order: wait.
+        2. A kill switch, an incident, a dispute or a refund found elsewhere: wait.
         3. A new key was opened by people: their approvals of this round are compared.
 
         Asked while it is not yet AUTHORIZED again, it goes on: the claim asks once more.
@@ -339,10 +357,18 @@ class CreditKind(OrderEffect):
         _facts(locked).effect_ref = effect.ref
 
     def observe(self, *, locked: Locked, reading: Reading) -> None:
-        """A credit of ours that no row stands for is an incident: our records have forgotten."""
-        if not reading.strangers:
+        """A credit of ours that no row stands for is an incident: our records have forgotten.
+
+        A refund of the payment that is in the way is not judged here: the old refund is read at
+        once, and that adopts it or opens the case of one that was made elsewhere.
+        """
+        in_the_way = reading.evidence.get(_IN_THE_WAY, [])
+        debt = _facts(locked).debt
+        if in_the_way and debt.state == State.FAILED_FINAL:
+            postpone(kind=REFUND, locked=replace(locked, action=debt), due_at=locked.now)
+        refs = [stranger.ref for stranger in reading.strangers if stranger.ref not in in_the_way]
+        if not refs:
             return
-        refs = [stranger.ref for stranger in reading.strangers]
         cases.open_case(
             kind=Case.Kind.INCIDENT,
             effect=self.name,
@@ -388,13 +414,17 @@ class CreditKind(OrderEffect):
     def look(self, *, action: CreditAction) -> LookUp:
         """List everything that changed the customer's balance, all pages.
 
-        That list may lag. While the credit is being found out the balance is read after it: when
-        the listed changes add up to that, none is missing.
+        Before it is sent the refunds of the payment are listed, too: one that stands there may
+        have paid the customer already. The list of the balance may lag. While the credit is being
+        found out the balance is read after it: when the listed changes add up to that, none is
+        missing.
         """
         refuse_open_transaction()
         look = payment_provider(action.provider).list_credits(
             customer_ref=action.customer_ref, account=action.account
         )
+        if isinstance(look, Listing) and action.state == State.SUBMITTING:
+            return _with_refunds(action=action, look=look)
         if not isinstance(look, Listing) or action.state != State.UNKNOWN:
             return look
         unlisted_minor = _unlisted_minor(action=action, look=look)
@@ -440,11 +470,13 @@ class CreditKind(OrderEffect):
             known_refs=_known_refs(action=action, look=look),
             shared=True,
         )
+        in_the_way = look.refunds if isinstance(look, _BesideRefunds) else ()
         return Reading(
             judgement=judgement_of(judged),
-            strangers=judged.strangers,
+            strangers=(*judged.strangers, *in_the_way),
             read_at=read_at,
-            evidence={
+            evidence=({_IN_THE_WAY: [refund.ref for refund in in_the_way]} if in_the_way else {})
+            | {
                 "pages": look.pages,
                 "balance_changes_seen": len(look.effects),
                 "refs": [
@@ -490,6 +522,32 @@ def _read_beside(*, order: Order, credit: CreditAction) -> dict[str, Any]:
     return row
 
 
+def _with_refunds(*, action: CreditAction, look: Listing) -> LookUp:
+    """The listing with the refunds of the debt's payment that stand in the credit's way.
+
+    The debt's own, if it has not failed after all, and those that no row of ours stands for.
+    """
+    debt = RefundAction.objects.select_related("order").get(remedies__credit=action.pk)
+    refunds = REFUND.look(action=debt)
+    if not isinstance(refunds, Listing):
+        return refunds
+    reading = REFUND.judge(action=debt, look=refunds, read_at=debt.updated_at)
+    if reading is None:
+        raise Bug("a readable listing was not judged")
+    judgement = reading.judgement
+    own: tuple[ProviderEffect, ...] = ()
+    if isinstance(judgement, Found):
+        own = (judgement.effect,)
+    elif isinstance(judgement, Contradiction):
+        own = judgement.effects
+    return _BesideRefunds(
+        effects=look.effects,
+        pages=look.pages,
+        evidence=look.evidence,
+        refunds=(*own, *reading.strangers),
+    )
+
+
 def _unlisted_minor(*, action: CreditAction, look: Listing) -> int | None:
     """By how much the balance, read now, differs from the list; None: it could not be read."""
     totals = payment_provider(action.provider).read_customer(
@@ -505,6 +563,8 @@ def _why_paused(locked: Locked) -> str:
     order = locked.resource
     if _facts(locked).incidents:
         return f"order {order.order_id} is paused by an open incident"
+    if _facts(locked).found_elsewhere:
+        return f"a refund of order {order.order_id} that was made elsewhere has an open case"
     if order.dispute_state == Order.DisputeState.OPEN:
         return f"the payment of order {order.order_id} is disputed: the bank may pay it back"
     if order.refundable_minor < 0:

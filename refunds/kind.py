@@ -63,7 +63,13 @@ from refunds.order_effect import (
     judgement_of,
 )
 from refunds.orders import why_overdrawn
-from refunds.remedy_moves import is_settled, refund_is_back, watched_until, why_case_stays
+from refunds.remedy_moves import (
+    is_settled,
+    on_the_way,
+    refund_is_back,
+    watched_until,
+    why_case_stays,
+)
 from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
 
 # Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided
@@ -675,7 +681,8 @@ def _own_part(locked: Locked) -> str:
         return "Whether this action's own request did anything is still being found out."
     if locked.action.is_final:
         label = State(locked.action.state).label
-        return f"This action is {label}, and nothing of its own was found beside it."
+        own = f"This action is {label}, and nothing of its own was found beside it."
+        return own + on_the_way(locked=locked)
     return "Nothing was done for this action; approve or reject it."
 
 

@@ -10,26 +10,36 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Max
 
 from effects.kinds import Locked
-from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of
-from effects.states import State
-from effects.transitions import postpone
+from effects.models import Case
+from effects.outcomes import Unreadable
+from effects.people import EXPLANATION_CHARACTERS_MIN, NOTE_CHARACTERS_MAX, actor_of, is_note
+from effects.send import refuse_open_transaction
+from effects.states import FINAL_STATES, State
 from kernel.money import format_amount
 from policies.rules import tier_of
+from providers.registry import payment_provider
 from refunds import remedy_moves
 from refunds.credits import begin_credit, why_no_credit
 from refunds.decide import parameters_in_force
 from refunds.facts import Beside
 from refunds.hint import tell_a_worker
 from refunds.kind import REFUND
-from refunds.models import CreditAction, CreditEvent, Order, RefundAction, RefundEvent, Remedy
+from refunds.models import (
+    CreditAction,
+    CreditEvent,
+    ExternalRefund,
+    Order,
+    RefundAction,
+    RefundEvent,
+    Remedy,
+)
 from refunds.remedy_models import STOPPABLE_REMEDIES, RemedyState
 
 MAY_PROPOSE = "refunds.propose_remedy"
@@ -43,6 +53,13 @@ REMEDY_REASONS: dict[str, str] = {
     "given_up": "whether the refund was made could not be found out",
     "customer_asked": "the customer asked for it this way",
     "other": "other, see the note",
+}
+# What became of a transfer or a cheque that was out.
+FAILURE_REASONS: dict[str, str] = {
+    "bounced": "the bank sent it back",
+    "recalled": "it was called back",
+    "lost": "the cheque was lost or never cashed",
+    "not_made": "it was recorded and never made",
 }
 # A bank's or a cheque's number, as it is printed: it goes into searches and reports.
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:#-]{2,119}")
@@ -61,6 +78,7 @@ class Why(StrEnum):
     PAUSED = "paused"
     NO_CUSTOMER = "no_customer"
     SAME_PERSON = "same_person"
+    SAME_REFERENCE = "same_reference"
     NOT_NOW = "not_now"
 
 
@@ -93,11 +111,12 @@ def propose_remedy(
     1. The person may, and says why.
     2. Lock the refund and its order; it is FAILED_FINAL, as the person saw it, and has no other
        live remedy. No incident and no dispute is open on the order.
-    3. A store credit needs the order's customer at the provider.
+    3. A store credit needs the order's customer at the provider. Before all this the provider is
+       asked who paid.
     4. The amount fits what is left of the order, and is taken up by the remedy from now on.
-    5. Proof by the provider and a small amount: this person's word is enough. Otherwise a second
-       person must approve it.
-    6. The refund is read again day by day, in case it was made after all.
+    5. Proof by the provider, a small amount, and nothing that speaks for the customer having the
+       money: this person's word is enough. Otherwise a second person must approve it.
+    6. The refund is read again day by day, in case it was made after all, and its case is open.
     """
     refusal = _refuse_person(user, MAY_PROPOSE) or _refuse_words(reason=reason, note=note)
     if refusal is not None:
@@ -106,6 +125,7 @@ def propose_remedy(
         return RemedyRefused(
             why=Why.BAD_INPUT, sentence=f"There is no remedy {kind!r}. Nothing was proposed."
         )
+    other_payer = _other_payer(action_id) if kind == Remedy.Kind.STORE_CREDIT else ""
     with transaction.atomic():
         locked = REFUND.lock(action_id=action_id)
         if locked is None:
@@ -116,8 +136,16 @@ def propose_remedy(
         debt, order = locked.action, locked.resource
         if not remedy_moves.take_up(locked=locked, amount_minor=debt.amount_minor):
             return RemedyRefused(why=Why.DOES_NOT_FIT, sentence=_does_not_fit(debt, order))
-        remedy = _insert(locked=locked, kind=kind, user=user, reason=reason, note=note)
-        _begin_watch(locked=locked)
+        remedy = _insert(
+            locked=locked,
+            kind=kind,
+            user=user,
+            reason=reason,
+            note=note,
+            why_two=_why_two(locked) or other_payer,
+        )
+        remedy_moves.begin_watch(locked=locked)
+        remedy_moves.keep_failed_case(locked=locked, remedy=remedy)
         if remedy.state == RemedyState.AUTHORIZED:
             _begin(locked=locked, remedy=remedy, user=user)
     return RemedyDone(remedy=remedy, sentence=_what_next(remedy))
@@ -146,7 +174,7 @@ def approve_remedy(
                 why=Why.SAME_PERSON,
                 sentence="Not approved: it takes two people, and you are the one who proposed it.",
             )
-        refusal = _refuse_paused(locked)
+        refusal = _refuse_customer(locked, remedy) or _refuse_paused(locked)
         if refusal is not None:
             return refusal
         remedy_moves.move_remedy(
@@ -169,7 +197,8 @@ def record_issued(
     """Record that a bank transfer or a cheque is out. One transaction.
 
     What is out is a fact, and is taken down of a remedy that was stopped as well: it may have been
-    made before anybody knew. If the customer has the money twice by that, it is an incident.
+    made before anybody knew. If the customer has the money twice by that, it is an incident. The
+    number of one that settles another debt already is refused.
     """
     refusal = _refuse_person(user, MAY_RECORD)
     if refusal is not None:
@@ -194,6 +223,9 @@ def record_issued(
             )
         if remedy.state not in (RemedyState.AUTHORIZED, RemedyState.STOPPED):
             return _not_now(remedy, "only an authorized one can be recorded as out")
+        refusal = _refuse_reference(remedy, reference) or _refuse_beside(locked, remedy)
+        if refusal is not None:
+            return refusal
         if remedy.people_needed > 1 and remedy.approved_by_id is None:
             return RemedyRefused(
                 why=Why.NOT_NOW,
@@ -214,6 +246,54 @@ def record_issued(
     return RemedyDone(remedy=remedy, sentence=sentence)
 
 
+def record_failed(
+    *, remedy_id: int, user: User, reason: str, note: str, seen_version: int
+) -> RemedyDone | RemedyRefused:
+    """Record that an issued bank transfer or cheque did not reach the customer. One transaction.
+
+    It gives its balance back. Unless the customer is paid otherwise the debt is open again, with
+    its case; what is proposed next needs two people, since nobody but people says this.
+    """
+    refusal = _refuse_person(user, MAY_RECORD) or _refuse_words(
+        note=note, reason=reason, reasons=FAILURE_REASONS
+    )
+    if refusal is not None:
+        return refusal
+    with transaction.atomic():
+        found = _lock(remedy_id=remedy_id, seen_version=seen_version)
+        if isinstance(found, RemedyRefused):
+            return found
+        locked, remedy = found
+        if remedy.kind == Remedy.Kind.STORE_CREDIT:
+            return RemedyRefused(
+                why=Why.NOT_NOW,
+                sentence="Not recorded: only the provider's answer says that a store credit has "
+                "failed.",
+            )
+        if remedy.state != RemedyState.ISSUED:
+            return _not_now(remedy, "only one that is out can have come back")
+        remedy_moves.failed(
+            locked=locked,
+            remedy=remedy,
+            actor=actor_of(user),
+            why=FAILURE_REASONS[reason],
+            reason=reason,
+            note=note,
+        )
+        is_owed = locked.action.state == State.FAILED_FINAL and not remedy_moves.live_remedies(
+            locked=locked
+        )
+    return RemedyDone(
+        remedy=remedy,
+        sentence=f"{remedy_moves.opening(remedy)} has failed. "
+        + (
+            "The customer is owed again: propose another remedy, which takes two people."
+            if is_owed
+            else "The customer was paid another way, so nothing is owed by that."
+        ),
+    )
+
+
 def stop_remedy(
     *, remedy_id: int, user: User, note: str, seen_version: int
 ) -> RemedyDone | RemedyRefused:
@@ -229,6 +309,7 @@ def stop_remedy(
         if remedy.state not in STOPPABLE_REMEDIES:
             return _not_now(remedy, "only one of which nothing is out can be stopped")
         remedy_moves.stop(locked=locked, remedy=remedy, actor=actor_of(user), why=note)
+        remedy_moves.keep_failed_case(locked=locked, remedy=remedy)
         credit = CreditAction.objects.filter(remedy=remedy).first()
         if credit is not None:
             credit_id = credit.action_id
@@ -240,10 +321,15 @@ def stop_remedy(
     )
 
 
-def _insert(*, locked: Locked, kind: str, user: User, reason: str, note: str) -> Remedy:
+def _insert(
+    *, locked: Locked, kind: str, user: User, reason: str, note: str, why_two: str
+) -> Remedy:
+    """`why_two`: why the word of one person is not enough; "" leaves it to the policy."""
     debt = locked.action
-    proof = _proof_of(debt)
-    people = 2 if proof is Remedy.Proof.PEOPLE else _people_by_policy(locked)
+    proof = Remedy.Proof.PEOPLE if why_two else Remedy.Proof.PROVIDER
+    people = 2 if why_two else _people_by_policy(locked)
+    if people > 1 and not why_two:
+        why_two = "the policy asks for two people at this amount"
     last = Remedy.objects.filter(debt=debt).aggregate(last=Max("number"))["last"] or 0
     state = RemedyState.PROPOSED if people > 1 else RemedyState.AUTHORIZED
     remedy = Remedy(
@@ -256,6 +342,8 @@ def _insert(*, locked: Locked, kind: str, user: User, reason: str, note: str) ->
         state_since=locked.now,
         proof=proof.value,
         people_needed=people,
+        why_two=why_two,
+        customer_ref=locked.resource.customer_ref,
         reason=reason,
         note=note,
         proposed_by=user,
@@ -267,13 +355,87 @@ def _insert(*, locked: Locked, kind: str, user: User, reason: str, note: str) ->
         remedy=remedy,
         event="proposed",
         actor=actor_of(user),
-        data={"proof": proof.value, "people_needed": people, "reason": reason, "note": note},
+        data={
+            "proof": proof.value,
+            "people_needed": people,
+            "why_two": why_two,
+            "customer_ref": remedy.customer_ref,
+            "reason": reason,
+            "note": note,
+        },
     )
     return remedy
 
 
-def _proof_of(debt: RefundAction) -> Remedy.Proof:
-    """What the debt stands on: that every way that was tried so far has failed at the provider."""
+def _why_two(locked: Locked) -> str:
+    """Why it takes two people to say that the customer is owed; "" where the provider says so.
+
+    A way that was tried and has not failed at the provider, a case that somebody closed by a word
+    while nothing was paid, or as much money that went back on the order since.
+    """
+    debt, order = locked.action, locked.resource
+    if not _failed_at_the_provider(debt):
+        return "that nothing was paid so far is the word of people, not the provider's"
+    closed_by_a_word = Case.objects.filter(
+        action_id=debt.action_id,
+        kind=Case.Kind.FAILED,
+        closed_by__startswith="person:",
+        closed_at__gte=debt.state_since,
+    )
+    if closed_by_a_word.exists():
+        return "the case of the failed refund was closed by a person's word"
+    later = (
+        RefundAction.objects.filter(
+            order=order,
+            amount_minor=debt.amount_minor,
+            currency=debt.currency,
+            created_at__gt=debt.created_at,
+        )
+        .exclude(pk=debt.pk)
+        .exclude(state__in=[state for state in FINAL_STATES if state != State.SUCCEEDED])
+        .values_list("action_id", flat=True)
+        .first()
+    )
+    later = (
+        later
+        or ExternalRefund.objects.filter(
+            order=order,
+            is_ours=False,
+            amount_minor=debt.amount_minor,
+            currency=debt.currency,
+            seen_at__gt=debt.created_at,
+        )
+        .exclude(status__in=["failed", "canceled"])
+        .values_list("provider_ref", flat=True)
+        .first()
+    )
+    return f"a later refund of the same amount is on the order ({later})" if later else ""
+
+
+def _other_payer(action_id: str) -> str:
+    """Why a credit to the order's customer takes two people: the provider names another payer.
+
+    Reads the provider, with no transaction open. A guest's payment names nobody.
+    """
+    refuse_open_transaction()
+    debt = RefundAction.objects.select_related("order").filter(action_id=action_id).first()
+    if debt is None or debt.state != State.FAILED_FINAL or why_no_credit(debt.order):
+        return ""
+    totals = payment_provider(debt.order.provider).read_payment(
+        payment_ref=debt.order.payment_ref, account=debt.order.account
+    )
+    if isinstance(totals, Unreadable):
+        return "who paid could not be read at the provider"
+    if totals.customer_ref in ("", debt.order.customer_ref):
+        return ""
+    return (
+        f"the provider says that {totals.customer_ref} paid, not the order's customer "
+        f"{debt.order.customer_ref}"
+    )
+
+
+def _failed_at_the_provider(debt: RefundAction) -> bool:
+    """Whether every way that was tried so far has failed by the provider's own word."""
     ways: list[Any] = [
         RefundEvent.objects.filter(action=debt),
         *(
@@ -284,8 +446,8 @@ def _proof_of(debt: RefundAction) -> Remedy.Proof:
     for events in ways:
         last = events.filter(data__to=State.FAILED_FINAL.value).order_by("-pk").first()
         if last is None or last.kind not in ("refund.failed", "credit.failed"):
-            return Remedy.Proof.PEOPLE
-    return Remedy.Proof.PROVIDER
+            return False
+    return True
 
 
 def _people_by_policy(locked: Locked) -> int:
@@ -304,23 +466,13 @@ def _begin(*, locked: Locked, remedy: Remedy, user: User) -> None:
         begin_credit(locked=locked, remedy=remedy, actor=actor_of(user))
 
 
-def _begin_watch(*, locked: Locked) -> None:
-    """Read the refund again from tomorrow on, and credits that were given up before it.
-
-    Those are told after the commit: whoever holds a refund never waits for a credit.
-    """
-    due_at = locked.now + remedy_moves.WATCH_EVERY
-    postpone(kind=REFUND, locked=locked, due_at=due_at)
-    earlier = CreditAction.objects.filter(
-        remedy__debt=locked.action, state=State.FAILED_FINAL, due_at__isnull=True
-    )
-    transaction.on_commit(partial(earlier.update, due_at=due_at))
-
-
 def _what_next(remedy: Remedy) -> str:
     words = remedy_moves.opening(remedy)
     if remedy.state == RemedyState.PROPOSED:
-        return f"{words} is proposed. A second person must approve it before anything is paid."
+        return (
+            f"{words} is proposed. A second person must approve it before anything is paid: "
+            f"{remedy.why_two}."
+        )
     if remedy.kind == Remedy.Kind.STORE_CREDIT:
         return f"{words} is authorized and is sent now."
     return f"{words} is authorized. Make it now, then record its reference here."
@@ -346,13 +498,15 @@ def _refuse_person(user: User, permission: str) -> RemedyRefused | None:
     )
 
 
-def _refuse_words(*, note: str, reason: str | None = None) -> RemedyRefused | None:
-    if reason is not None and reason not in REMEDY_REASONS:
+def _refuse_words(
+    *, note: str, reason: str | None = None, reasons: dict[str, str] = REMEDY_REASONS
+) -> RemedyRefused | None:
+    if reason is not None and reason not in reasons:
         return RemedyRefused(
             why=Why.BAD_INPUT,
-            sentence=f"Nothing was done: give one of these reasons: {', '.join(REMEDY_REASONS)}.",
+            sentence=f"Nothing was done: give one of these reasons: {', '.join(reasons)}.",
         )
-    if "\x00" in note or not EXPLANATION_CHARACTERS_MIN <= len(note.strip()) <= NOTE_CHARACTERS_MAX:
+    if not is_note(note) or len(note.strip()) < EXPLANATION_CHARACTERS_MIN:
         return RemedyRefused(
             why=Why.BAD_INPUT,
             sentence=f"Nothing was done: say in the note what was found and agreed, "
@@ -392,6 +546,53 @@ def _refuse_proposal(locked: Locked, *, kind: str) -> RemedyRefused | None:
             sentence=f"Nothing was proposed: {why}. Use a bank transfer or a cheque.",
         )
     return _refuse_paused(locked)
+
+
+def _refuse_customer(locked: Locked, remedy: Remedy) -> RemedyRefused | None:
+    order = locked.resource
+    if remedy.kind != Remedy.Kind.STORE_CREDIT or remedy.customer_ref == order.customer_ref:
+        return None
+    return RemedyRefused(
+        why=Why.NO_CUSTOMER,
+        sentence=f"Nothing was done: it was proposed for the customer {remedy.customer_ref}, and "
+        f"order {order.order_id} has another one now ({order.customer_ref or 'none'}). Stop it, "
+        "and propose it again for the right one.",
+    )
+
+
+def _refuse_reference(remedy: Remedy, reference: str) -> RemedyRefused | None:
+    """One transfer or cheque settles one debt. The lock is held until the transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
+            [f"{remedy.kind}:{reference.lower()}"],
+        )
+    other = (
+        Remedy.objects.select_related("debt")
+        .filter(kind=remedy.kind, reference__iexact=reference)
+        .exclude(debt=remedy.debt_id)
+        .first()
+    )
+    if other is None:
+        return None
+    return RemedyRefused(
+        why=Why.SAME_REFERENCE,
+        sentence=f"Not recorded: {remedy_moves.in_words(other)} has this number already, for "
+        f"{other.debt.action_id}. Give the number of this one.",
+    )
+
+
+def _refuse_beside(locked: Locked, remedy: Remedy) -> RemedyRefused | None:
+    """An authorized remedy has no other beside it; where it has, something went round the code."""
+    others = [each for each in remedy_moves.live_remedies(locked=locked) if each.pk != remedy.pk]
+    if not others or remedy.state != RemedyState.AUTHORIZED:
+        return None
+    return RemedyRefused(
+        why=Why.ALREADY_LIVE,
+        sentence=f"Not recorded: {remedy_moves.in_words(others[0])} is "
+        f"{RemedyState(others[0].state).label} beside it, and a debt is settled once. Stop this "
+        "one first; if it is out already, record it after that.",
+    )
 
 
 def _refuse_paused(locked: Locked) -> RemedyRefused | None:

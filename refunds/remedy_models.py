@@ -64,7 +64,7 @@ REMEDY_MOVES: tuple[tuple[RemedyState, RemedyState], ...] = (
     (_R.ISSUING, _R.ISSUED),
     (_R.ISSUING, _R.FAILED),
     (_R.ISSUING, _R.STOPPED),  # proof that the attempt did nothing, and the debt is gone
-    (_R.ISSUED, _R.FAILED),  # the provider undid it
+    (_R.ISSUED, _R.FAILED),  # the provider undid it; a transfer bounced, a cheque was lost
     # What was out after all is an observed fact, and is never refused.
     (_R.STOPPED, _R.ISSUED),
     (_R.FAILED, _R.ISSUED),
@@ -72,21 +72,30 @@ REMEDY_MOVES: tuple[tuple[RemedyState, RemedyState], ...] = (
 
 
 def _born_in_its_place() -> pgtrigger.Trigger:
-    """A remedy is for the whole of one failed refund, and begins before anybody agreed to it."""
+    """A remedy is for the whole of one failed refund, and begins before anybody agreed to it.
+
+    One person is not enough for a refund whose failure the provider has not said (`failed_by`).
+    """
     return pgtrigger.Trigger(
         name="born_in_its_place",
         when=pgtrigger.Before,
         operation=pgtrigger.Insert,
-        declare=[("debt", "RECORD")],
+        declare=[("debt", "RECORD"), ("failed_by", "TEXT")],
         func="""
             SELECT amount_minor, currency INTO debt FROM refunds_refundaction
                 WHERE id = NEW.debt_id;
+            SELECT e.kind INTO failed_by FROM refunds_refundevent e
+                WHERE e.action_id = NEW.debt_id AND e.data ->> 'to' = 'FAILED_FINAL'
+                ORDER BY e.id DESC LIMIT 1;
             IF NEW.state <> (CASE WHEN NEW.people_needed > 1 THEN 'PROPOSED' ELSE 'AUTHORIZED' END)
                 OR NEW.approved_by_id IS NOT NULL OR NEW.reference <> '' OR NEW.is_second THEN
                 RAISE EXCEPTION 'a remedy cannot begin in state %', NEW.state;
             END IF;
             IF NEW.amount_minor <> debt.amount_minor OR NEW.currency <> debt.currency THEN
                 RAISE EXCEPTION 'a remedy is for the whole debt';
+            END IF;
+            IF failed_by <> 'refund.failed' AND NEW.people_needed = 1 THEN
+                RAISE EXCEPTION 'the refund was given up: its remedy needs two people';
             END IF;
             RETURN NEW;
         """,
@@ -116,6 +125,47 @@ def _only_for_a_failed_refund() -> pgtrigger.Trigger:
                 WHERE id = NEW.debt_id FOR SHARE;
             IF debt_state <> 'FAILED_FINAL' THEN
                 RAISE EXCEPTION 'the refund is %: a remedy is for one that has failed', debt_state;
+            END IF;
+            RETURN NEW;
+        """,
+    )
+
+
+def _one_live_at_all() -> pgtrigger.Trigger:
+    """Becoming live takes a debt without any live remedy; a second one, an incident that is open.
+
+    The unique index says the same of those that are no second ones, and only of those. The refund
+    is locked, so that no other remedy of it becomes live between the check and the commit.
+    """
+    return pgtrigger.Trigger(
+        name="one_live_at_all",
+        when=pgtrigger.Before,
+        operation=pgtrigger.Insert | pgtrigger.Update,
+        declare=[("others", "INTEGER")],
+        func="""
+            IF NEW.state NOT IN ('PROPOSED', 'AUTHORIZED', 'ISSUING', 'ISSUED') THEN
+                RETURN NEW;
+            END IF;
+            IF TG_OP = 'UPDATE' THEN
+                IF OLD.state IN ('PROPOSED', 'AUTHORIZED', 'ISSUING', 'ISSUED')
+                    AND NEW.is_second = OLD.is_second THEN
+                    RETURN NEW;
+                END IF;
+            END IF;
+            PERFORM 1 FROM refunds_refundaction WHERE id = NEW.debt_id FOR NO KEY UPDATE;
+            SELECT count(*) INTO others FROM refunds_remedy r
+                WHERE r.debt_id = NEW.debt_id AND r.id <> NEW.id
+                AND r.state IN ('PROPOSED', 'AUTHORIZED', 'ISSUING', 'ISSUED');
+            IF NOT NEW.is_second AND others > 0 THEN
+                RAISE EXCEPTION 'the debt has another live remedy';
+            END IF;
+            IF NEW.is_second AND (others = 0 OR NOT EXISTS (
+                SELECT 1 FROM effects_case c
+                JOIN refunds_order o ON c.resource = 'order:' || o.order_id
+                JOIN refunds_refundaction a ON a.order_id = o.id
+                WHERE a.id = NEW.debt_id AND c.kind = 'incident' AND c.closed_at IS NULL
+            )) THEN
+                RAISE EXCEPTION 'a second settlement is beside another, and an open incident';
             END IF;
             RETURN NEW;
         """,
@@ -162,9 +212,11 @@ def no_remedy_waits() -> pgtrigger.Trigger:
 class Remedy(models.Model):
     """One settlement of one failed refund by another way: the whole amount, once.
 
-    `debt` is the refund. `proof` says what its failure stands on: "provider" (a refusal or a failed
-    refund) or "people" (two of them gave it up without proof). `people_needed` is how many people
-    stand behind the remedy, the proposer among them. `number` counts the remedies of the debt.
+    `debt` is the refund. `proof` says what it stands on that the customer is owed: "provider" (a
+    refusal or a failed refund) or "people" (nobody but people says so). `people_needed` is how many
+    people stand behind the remedy, the proposer among them, and `why_two` why it is more than one.
+    `number` counts the remedies of the debt. `customer_ref` is the order's customer when it was
+    proposed: the one who is paid.
 
     - A bank transfer or a cheque is made outside of this service, after it is AUTHORIZED, and is
       ISSUED when a person records its `reference`.
@@ -182,10 +234,10 @@ class Remedy(models.Model):
         CHEQUE = "cheque", "cheque"
 
     class Proof(models.TextChoices):
-        """What the refund's failure stands on."""
+        """What it stands on that the customer is owed."""
 
         PROVIDER = "provider", "the provider's answer"
-        PEOPLE = "people", "two people gave it up"
+        PEOPLE = "people", "the word of people"
 
     debt = models.ForeignKey(
         "refunds.RefundAction", on_delete=models.PROTECT, related_name="remedies"
@@ -198,6 +250,8 @@ class Remedy(models.Model):
     state_since = models.DateTimeField()
     proof = models.CharField(max_length=10, choices=Proof.choices)
     people_needed = models.PositiveSmallIntegerField()
+    why_two = models.TextField(blank=True, default="")
+    customer_ref = models.CharField(max_length=80, blank=True, default="")
     reason = models.CharField(max_length=64)
     note = models.TextField()
     proposed_by = models.ForeignKey(
@@ -269,6 +323,7 @@ class Remedy(models.Model):
             ),
             _born_in_its_place(),
             _only_for_a_failed_refund(),
+            _one_live_at_all(),
             _second_only_as_seen(),
             frozen(
                 "debt",
@@ -278,6 +333,8 @@ class Remedy(models.Model):
                 "currency",
                 "proof",
                 "people_needed",
+                "why_two",
+                "customer_ref",
                 "reason",
                 "note",
                 "proposed_by",
@@ -290,7 +347,7 @@ class Remedy(models.Model):
         permissions: ClassVar[list[tuple[str, Any]]] = [
             ("propose_remedy", "Can propose and stop a remedy"),
             ("approve_remedy", "Can be the second person behind a remedy"),
-            ("record_remedy", "Can record that a bank transfer or a cheque is out"),
+            ("record_remedy", "Can record that a bank transfer or a cheque is out, or came back"),
         ]
 
     def __str__(self) -> str:
@@ -312,7 +369,7 @@ def _credit_of_an_authorized_remedy() -> pgtrigger.Trigger:
             IF NOT EXISTS (
                 SELECT 1 FROM refunds_remedy r WHERE r.id = NEW.remedy_id
                 AND r.kind = 'store_credit' AND r.amount_minor = NEW.amount_minor
-                AND r.currency = NEW.currency
+                AND r.currency = NEW.currency AND r.customer_ref = NEW.customer_ref
                 AND r.state = (CASE WHEN TG_OP = 'INSERT' THEN 'AUTHORIZED' ELSE 'ISSUING' END)
             ) THEN
                 RAISE EXCEPTION 'credit % has no remedy that lets it be', NEW.action_id;

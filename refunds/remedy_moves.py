@@ -8,25 +8,30 @@ A remedy's row is written only under that lock and is not locked itself.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import F
 
 from approvals.models import CaseAct
 from effects import cases
-from effects.kinds import Locked
+from effects.kinds import Locked, kind_named
 from effects.models import Case
 from effects.states import State
+from effects.transitions import postpone
 from kernel.money import format_amount
-from refunds.models import Order, RefundEvent
+from refunds.models import CreditAction, Order, RefundEvent
 from refunds.orders import why_overdrawn
 from refunds.remedy_models import LIVE_REMEDIES, STOPPABLE_REMEDIES, Remedy, RemedyState
 
-# How long a failed refund is read again after its remedy moved last. Stripe reports a refund that
+# How long a failed refund is read again after its remedy was issued. Stripe reports a refund that
 # failed late within about 30 days; nothing says how late one may succeed, so the same is allowed.
 # https://docs.stripe.com/refunds#failed-refunds
 WATCH_DAYS = 30
 WATCH_EVERY = timedelta(days=1)
+
+_ISSUED = RemedyState.ISSUED.value
 
 
 def live_remedies(*, locked: Locked) -> list[Remedy]:
@@ -92,6 +97,7 @@ def move_remedy(
     1. A live remedy takes up the order's balance; one that is not gives it back.
     2. Write the row.
     3. Append the event to the refund's history.
+    4. The refund is read again from tomorrow on, however long ago it was read last.
     """
     before = remedy.amount_minor if remedy.state in LIVE_REMEDIES else 0
     after = remedy.amount_minor if target in LIVE_REMEDIES else 0
@@ -103,6 +109,39 @@ def move_remedy(
         order = Order.objects.filter(pk=locked.resource.pk)
         _change_balance(locked=locked, rows=order, by_minor=after - before)
     tell(locked=locked, remedy=remedy, event=event, actor=actor, data=data)
+    begin_watch(locked=locked)
+
+
+def begin_watch(*, locked: Locked) -> None:
+    """Read the failed refund again from tomorrow on, and credits of it that were given up.
+
+    Those are told after the commit: whoever holds a refund never waits for a credit.
+    """
+    if locked.action.state != State.FAILED_FINAL:
+        return
+    due_at = locked.now + WATCH_EVERY
+    postpone(kind=kind_named("refund"), locked=locked, due_at=due_at)
+    earlier = CreditAction.objects.filter(
+        remedy__debt=locked.action, state=State.FAILED_FINAL, due_at__isnull=True
+    )
+    transaction.on_commit(partial(earlier.update, due_at=due_at))
+
+
+def keep_failed_case(*, locked: Locked, remedy: Remedy) -> None:
+    """While the customer is owed the refund's case is open, also after somebody had closed it."""
+    if locked.action.state != State.FAILED_FINAL or is_settled(locked=locked):
+        return
+    closes = "this closes when it is issued" if remedy.state in LIVE_REMEDIES else "propose another"
+    cases.open_case(
+        kind=Case.Kind.FAILED,
+        effect="refund",
+        locked=locked,
+        reason=(
+            f"The refund failed, and the customer is still owed. {opening(remedy)} is "
+            f"{RemedyState(remedy.state).label}: {closes}."
+        ),
+        evidence={"remedy": remedy.number},
+    )
 
 
 def stop(*, locked: Locked, remedy: Remedy, actor: str, why: str) -> None:
@@ -121,15 +160,22 @@ def came_out(*, locked: Locked, remedy: Remedy, actor: str, reference: str, **co
     """A remedy is out: recorded by a person, or shown by the provider. Never refused.
 
     1. Another settlement of the debt of which nothing is out is stopped.
-    2. ISSUED. Beside another that is, or may be, out it is a second one.
-    3. The debt is settled: the refund's case closes and names the remedy.
-    4. Unless the customer has it twice, or the refund has not failed any more: an incident.
+    2. The customer has it twice, or the refund has not failed any more: an incident. It is opened
+       first; Postgres lets no second settlement be without one.
+    3. ISSUED. Beside another that is, or may be, out it is a second one.
+    4. Otherwise the debt is settled: the refund's case closes and names the remedy.
     """
     others = [other for other in live_remedies(locked=locked) if other.pk != remedy.pk]
     for other in others:
         if other.state in STOPPABLE_REMEDIES:
             stop(locked=locked, remedy=other, actor=actor, why="another settlement is out")
     beside = [other for other in others if other.state in LIVE_REMEDIES]
+    is_twice = bool(beside) or locked.action.state != State.FAILED_FINAL
+    remedy.reference = remedy.reference or reference
+    if is_twice:
+        _open_incident(
+            locked=locked, out=[*((each, each.state) for each in beside), (remedy, _ISSUED)]
+        )
     move_remedy(
         locked=locked,
         remedy=remedy,
@@ -138,12 +184,10 @@ def came_out(*, locked: Locked, remedy: Remedy, actor: str, reference: str, **co
         actor=actor,
         data={"reference": reference},
         is_second=bool(beside),
-        reference=remedy.reference or reference,
+        reference=remedy.reference,
         **columns,
     )
-    debt = locked.action
-    if beside or debt.state != State.FAILED_FINAL:
-        _open_incident(locked=locked, out=[*beside, remedy])
+    if is_twice:
         return
     cases.close_for_action(
         locked=locked,
@@ -162,17 +206,20 @@ def came_out(*, locked: Locked, remedy: Remedy, actor: str, reference: str, **co
         )
 
 
-def failed(*, locked: Locked, remedy: Remedy, actor: str, why: str) -> None:
-    """A remedy did not reach the customer: the debt is open again, with its case."""
+def failed(*, locked: Locked, remedy: Remedy, actor: str, why: str, **said: str) -> None:
+    """A remedy did not reach the customer: the debt is open again, with its case.
+
+    `said` is what a person said of it: for the history, not for the case.
+    """
     move_remedy(
         locked=locked,
         remedy=remedy,
         target=RemedyState.FAILED,
         event="failed",
         actor=actor,
-        data={"why": why},
+        data={"why": why, **said},
     )
-    if locked.action.state == State.FAILED_FINAL:
+    if locked.action.state == State.FAILED_FINAL and not live_remedies(locked=locked):
         cases.open_case(
             kind=Case.Kind.FAILED,
             effect="refund",
@@ -189,6 +236,9 @@ def did_nothing(*, locked: Locked, remedy: Remedy, actor: str) -> None:
     """A credit's attempt is proved to have done nothing: it may be tried again, or is over."""
     if locked.action.state != State.FAILED_FINAL:
         stop(locked=locked, remedy=remedy, actor=actor, why=_why_gone(locked.action))
+        return
+    if is_settled(locked=locked):
+        stop(locked=locked, remedy=remedy, actor=actor, why="another settlement is out")
         return
     move_remedy(
         locked=locked,
@@ -217,7 +267,7 @@ def refund_is_back(*, locked: Locked) -> tuple[str, ...]:
         if remedy not in out:
             stop(locked=locked, remedy=remedy, actor="provider", why=_why_gone(locked.action))
     if out:
-        _open_incident(locked=locked, out=out)
+        _open_incident(locked=locked, out=[(remedy, remedy.state) for remedy in out])
     if by_hand:
         _ask_whether_paid(locked=locked, remedies=by_hand)
     return tuple(
@@ -226,11 +276,15 @@ def refund_is_back(*, locked: Locked) -> tuple[str, ...]:
 
 
 def watched_until(*, locked: Locked) -> datetime | None:
-    """Until when the failed refund is read again: some time after a live remedy moved last.
+    """Until when the failed refund is read again: some time after its remedy was issued.
 
-    One that people gave up is watched from then on, remedy or not: nobody knows that it failed.
+    While a remedy is on its way there is no end to it. One that people gave up is watched from then
+    on, remedy or not: nobody knows that it failed.
     """
-    since = [remedy.state_since for remedy in live_remedies(locked=locked)]
+    since = [
+        remedy.state_since if remedy.state == RemedyState.ISSUED else locked.now
+        for remedy in live_remedies(locked=locked)
+    ]
     since += given_up_since(locked.action)
     return max(since) + timedelta(days=WATCH_DAYS) if since else None
 
@@ -255,6 +309,19 @@ def why_case_stays(*, locked: Locked) -> str:
                 "closes when it is issued. Stop it first if none is due."
             )
     return ""
+
+
+def on_the_way(*, locked: Locked) -> str:
+    """What a refund made elsewhere meets: the debt's live remedies, as sentences; "" for none."""
+    return "".join(
+        f" {opening(remedy)} is {RemedyState(remedy.state).label}"
+        + (
+            ": stop it if nothing more is owed."
+            if remedy.state in STOPPABLE_REMEDIES
+            else ": the customer may have both."
+        )
+        for remedy in live_remedies(locked=locked)
+    )
 
 
 def has_credit(remedy: Remedy) -> bool:
@@ -296,16 +363,19 @@ def _ask_whether_paid(*, locked: Locked, remedies: list[Remedy]) -> None:
     )
 
 
-def _open_incident(*, locked: Locked, out: list[Remedy]) -> None:
-    """The customer has, or may have, the money twice. Nothing here can take it back."""
+def _open_incident(*, locked: Locked, out: list[tuple[Remedy, str]]) -> None:
+    """The customer has, or may have, the money twice. Nothing here can take it back.
+
+    `out` are the remedies, each with the state it stands in by the end of the transaction.
+    """
     debt = locked.action
-    named = ", ".join(f"{in_words(remedy)}, {RemedyState(remedy.state).label}" for remedy in out)
+    named = ", ".join(f"{in_words(remedy)}, {RemedyState(state).label}" for remedy, state in out)
     refund = (
         ""
         if debt.state == State.FAILED_FINAL
         else f" and the refund {debt.action_id}, {State(debt.state).label}"
     )
-    for remedy in out:
+    for remedy, _ in out:
         tell(locked=locked, remedy=remedy, event="beside_another", actor="system", data={})
     cases.open_case(
         kind=Case.Kind.INCIDENT,
@@ -314,7 +384,8 @@ def _open_incident(*, locked: Locked, out: list[Remedy]) -> None:
         reason=(
             f"The customer may have been paid twice: {named}{refund}. Nothing was called back, and "
             f"nothing more is sent for {locked.resource_name} while this case is open. Find out "
-            "which of them reached the customer, settle the other by hand, and say here how."
+            "which of them reached the customer, settle the other by hand, and say here how. "
+            "A transfer or a cheque that came back is recorded as failed on its own page first."
         ),
         evidence={
             "refund": debt.action_id,
@@ -323,10 +394,10 @@ def _open_incident(*, locked: Locked, out: list[Remedy]) -> None:
                 {
                     "number": remedy.number,
                     "kind": remedy.kind,
-                    "state": remedy.state,
+                    "state": str(state),
                     "reference": remedy.reference,
                 }
-                for remedy in out
+                for remedy, state in out
             ],
         },
     )

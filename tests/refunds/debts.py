@@ -139,6 +139,19 @@ def recording(
     )
 
 
+def coming_back(
+    remedy: Remedy, *, reason: str = "bounced", user: User | None = None
+) -> RemedyDone | RemedyRefused:
+    """Record that an issued remedy did not reach the customer."""
+    return remedies.record_failed(
+        remedy_id=remedy.pk,
+        user=user or person(),
+        reason=reason,
+        note=NOTE,
+        seen_version=version(remedy),
+    )
+
+
 def approving(remedy: Remedy, *, user: User | None = None) -> RemedyDone | RemedyRefused:
     """Approve a remedy, as the person sees it now."""
     return remedies.approve_remedy(

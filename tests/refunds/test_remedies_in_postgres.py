@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, connection, transaction
 
+from effects.models import Case
 from effects.states import State
 from refunds.dispatch import dispatch
 from refunds.models import CreditAction, RefundAction, Remedy
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 COLUMNS = (
     "debt_id, number, kind, amount_minor, currency, state, state_since, proof, people_needed, "
-    "reason, note, proposed_by_id, proposed_at, reference, is_second, approved_by_id"
+    "reason, note, proposed_by_id, proposed_at, reference, is_second, approved_by_id, "
+    "why_two, customer_ref"
 )
 
 
@@ -39,7 +41,7 @@ def insert(debt: RefundAction, **changed: Any) -> None:
     } | changed
     sql(
         f"INSERT INTO refunds_remedy ({COLUMNS}) VALUES (%s, %s, %s, %s, 'USD', %s, now(), %s, "
-        "%s, 'other', 'raw', %s, now(), %s, %s, %s)",
+        "%s, 'other', 'raw', %s, now(), %s, %s, %s, '', '')",
         debt.pk,
         values["number"],
         values["kind"],
@@ -73,7 +75,7 @@ def test_a_second_live_settlement_is_refused(debt, settled):
     remedy = debts.proposed(debt, "bank_transfer")
     if settled == "ISSUED":
         debts.recording(remedy)
-    with refused("remedy_one_live_per_debt"):
+    with refused("another live remedy"):
         insert(debt)
     with refused("cannot begin|observed"):
         insert(debt, is_second=True)
@@ -86,7 +88,7 @@ def test_a_stopped_remedy_does_not_come_alive_beside_another(debt):
     for state in ("PROPOSED", "AUTHORIZED", "ISSUING"):
         with refused("[Ii]nvalid|transition"):
             update(first, "state = %s", state)
-    with refused("remedy_one_live_per_debt"):
+    with refused("another live remedy"):
         update(
             first,
             "state = 'ISSUED', reference = 'SEPA 1', recorded_by_id = %s",
@@ -172,14 +174,58 @@ def test_remedies_are_never_deleted(debt):
 
 def test_a_second_settlement_is_observed_and_never_planned(debt):
     remedy = debts.proposed(debt, "cheque")
-    with refused("observed, never planned"):
+    with refused("beside another"):
         update(
             remedy,
             "state = 'ISSUED', is_second = true, reference = 'x 1', recorded_by_id = %s",
             remedy.proposed_by_id,
         )
-    with refused("observed, never planned"):
+    with refused("beside another"):
         update(remedy, "is_second = true")
+
+
+SECOND = "state = 'ISSUED', is_second = true, reference = 'x 1', recorded_by_id = %s"
+
+
+def test_a_second_settlement_takes_a_first_and_an_open_incident(debt):
+    first = debts.proposed(debt, "bank_transfer")
+    debts.stopping(first)
+    with debts.locked(debt) as found:
+        debts.incident(found)
+    with refused("beside another"):  # an incident, but no other
+        update(first, SECOND, first.proposed_by_id)
+    Case.objects.filter(kind=Case.Kind.INCIDENT).update(closed_at=debt.created_at)
+    debts.recording(debts.proposed(debt, "cheque"))
+    with refused("beside another"):  # another, but no incident
+        update(first, SECOND, first.proposed_by_id)
+    with debts.locked(debt) as found:
+        debts.incident(found)
+    update(first, SECOND, first.proposed_by_id)
+    assert debts.fresh(first).is_second
+
+
+def test_beside_a_second_settlement_nothing_else_becomes_live(debt):
+    first = debts.proposed(debt, "bank_transfer")
+    debts.stopping(first)
+    other = debts.proposed(debt, "cheque")
+    debts.recording(other, reference="cheque 1")
+    debts.recording(first, reference="SEPA 1")
+    debts.coming_back(other)
+    assert debts.fresh(first).is_second
+    with refused("another live remedy"):
+        insert(debt)
+
+
+def test_one_person_is_not_enough_for_a_refund_that_was_given_up(sandbox):
+    debt = debts.given_up(sandbox)
+    with refused("needs two people"):
+        insert(debt)
+
+
+def test_a_credit_goes_to_the_customer_that_its_remedy_names(debt):
+    remedy = debts.proposed(debt, "store_credit")
+    with refused("(?i)read.?only|cannot edit|frozen"):
+        update(remedy, "customer_ref = 'cus_mallory'")
 
 
 def test_a_refund_does_not_come_back_past_a_remedy_that_could_go_out(debt):
