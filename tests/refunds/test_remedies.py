@@ -218,6 +218,7 @@ def test_each_act_needs_its_own_right(debt):
         {"note": "ok"},
         {"note": " " * 40},
         {"note": "a nul \x00 in a note that is long"},
+        {"note": "half of a pair \ud800 in a note that is long"},
         {"note": "x" * 2_001},
         {"reason": "because"},
         {"kind": "cash"},
