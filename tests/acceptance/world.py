@@ -5,6 +5,7 @@ The oracle is the sandbox's ledger. `World.problems()` says in sentences what is
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import os
@@ -206,6 +207,9 @@ class World:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
+        except http.client.HTTPException as error:
+            # Its process was killed in the middle of the answer: to the caller, nobody there.
+            raise OSError(str(error)) from error
 
     @contextmanager
     def supervised(self) -> Iterator[list[str]]:
