@@ -77,10 +77,9 @@ def open_account_case(
     *, account: str, reason: str, evidence: dict[str, Any], now: datetime
 ) -> None:
     """Open the case of a paused provider account, in the caller's transaction."""
-    _open(
+    open_resource_case(
         kind=Case.Kind.ACCOUNT_PAUSED,
         effect="",
-        action_id="",
         resource=f"account:{account}",
         reason=reason,
         evidence=evidence,
@@ -119,66 +118,50 @@ def _open(
     evidence: dict[str, Any],
     now: datetime,
 ) -> None:
-    # ON CONFLICT DO NOTHING: the partial unique index says what "already open" means.
-    Case.objects.bulk_create(
-        [
-            Case(
-                kind=kind,
-                effect=effect,
-                action_id=action_id,
-                resource=resource,
-                reason=reason,
-                evidence=evidence,
-                owner=settings.CASE_OWNER,
-                opened_at=now,
-                due_at=now + due_in(kind),
-            )
-        ],
-        ignore_conflicts=True,
+    new = Case(
+        kind=kind,
+        effect=effect,
+        action_id=action_id,
+        resource=resource,
+        reason=reason,
+        evidence=evidence,
+        owner=settings.CASE_OWNER,
+        opened_at=now,
+        due_at=now + due_in(kind),
     )
+    # ON CONFLICT DO NOTHING: the partial unique index says what "already open" means.
+    Case.objects.bulk_create([new], ignore_conflicts=True)
     if kind in _ADDED_TO:
-        _add(
-            kind=kind,
-            action_id=action_id,
-            resource=resource,
-            reason=reason,
-            evidence=evidence,
-            now=now,
-        )
+        _add(new)
 
 
-def _add(
-    *,
-    kind: Case.Kind,
-    action_id: str,
-    resource: str,
-    reason: str,
-    evidence: dict[str, Any],
-    now: datetime,
-) -> None:
+def _add(new: Case) -> None:
     """Append to the open case what it does not say yet, and wake it. The same again adds nothing.
 
+    `new` is the case that was to be opened; where it was, the open one says all of it.
     What a full case has no room for stands in its history alone.
     """
     case = (
         Case.objects.select_for_update(no_key=True)
-        .filter(kind=kind, action_id=action_id, resource=resource, closed_at__isnull=True)
+        .filter(
+            kind=new.kind, action_id=new.action_id, resource=new.resource, closed_at__isnull=True
+        )
         .first()
     )
-    if case is None or reason in case.reason:
+    if case is None or new.reason in case.reason:
         return
-    if CaseEvent.objects.filter(case=case, kind=ADDED, data__reason=reason).exists():
+    if CaseEvent.objects.filter(case=case, kind=ADDED, data__reason=new.reason).exists():
         return
-    text = f"{case.reason}\n\n{reason}"
+    text = f"{case.reason}\n\n{new.reason}"
     if len(text) > REASON_CHARACTERS_MAX:
         text = case.reason if case.reason.endswith(_FULL) else f"{case.reason}{_FULL}"
-    added = [*case.evidence.get("added", []), evidence][:ADDED_MAX]
+    added = [*case.evidence.get("added", []), new.evidence][:ADDED_MAX]
     change_case(
         case=case,
         event=ADDED,
         actor="system",
-        data={"reason": reason, "evidence": evidence},
-        now=now,
+        data={"reason": new.reason, "evidence": new.evidence},
+        now=new.opened_at,
         reason=text,
         evidence={**case.evidence, "added": added},
         snoozed_until=None,

@@ -13,10 +13,10 @@ from policies.parameters import Parameters
 from policies.read_only import read_only
 from policies.rules import evaluate
 from refunds.decide import decide, parameters_in_force
-from refunds.facts import Beside, facts_for, read_beside
+from refunds.facts import facts_for, read_beside
 from refunds.models import Order
 from refunds.propose import ProposalLine, UnknownOrder
-from refunds.usage import UsedLately, used_lately
+from refunds.usage import used_lately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,6 @@ def explain_refund(
             )
         # No action has this id: nothing of the order is left out.
         beside = read_beside(order=order, action_id="", proposer=proposer)
-        parameters = draft or parameters_in_force(beside=beside)
         facts = facts_for(
             order=order,
             beside=beside,
@@ -75,17 +74,13 @@ def explain_refund(
             lines=tuple(
                 RefundLine(line_id=line.line_id, amount_minor=line.amount_minor) for line in lines
             ),
-            used=_used(order=order, proposer=proposer, parameters=parameters, beside=beside),
+            used=used_lately(
+                order=order,
+                action_id="",
+                proposer=proposer,
+                parameters=draft or parameters_in_force(beside=beside),
+                now=beside.now,
+            ),
         )
         decision = evaluate(facts, draft) if draft else decide(facts=facts, beside=beside)
     return Explained(decision=decision, facts=facts, policy_version=beside.policy_number)
-
-
-def _used(
-    *, order: Order, proposer: str, parameters: Parameters | None, beside: Beside
-) -> UsedLately:
-    if parameters is None:
-        return UsedLately(at=beside.now)
-    return used_lately(
-        order=order, action_id="", proposer=proposer, parameters=parameters, now=beside.now
-    )

@@ -38,7 +38,7 @@ from effects.send import refuse_open_transaction
 from effects.states import State
 from kernel.errors import Bug
 from kernel.money import format_amount
-from policies.decision import Verdict
+from policies.decision import Decision, Verdict
 from policies.facts import Facts, RefundLine
 from providers import matching
 from providers.port import Capabilities, SendRequest
@@ -62,7 +62,7 @@ from refunds.order_effect import (
     OrderEffect,
     judgement_of,
 )
-from refunds.orders import why_overdrawn
+from refunds.orders import open_overdrawn
 from refunds.remedy_moves import (
     is_settled,
     on_the_way,
@@ -70,7 +70,7 @@ from refunds.remedy_moves import (
     watched_until,
     why_case_stays,
 )
-from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
+from refunds.usage import UsedLately, used_lately
 
 # Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided
 # on what the one before it left. The worker that records hints the next; this is for a lost hint.
@@ -201,14 +201,7 @@ class RefundKind(OrderEffect):
             and beside.policy_number == action.bound_facts.get("policy_version")
         )
         if not same:
-            keep_decision(
-                action_id=action.action_id,
-                number=action.decision_count + 1,
-                facts=facts,
-                beside=beside,
-                decision=decision,
-            )
-            action.decision_count += 1
+            _keep_next(locked=locked, facts=facts, decision=decision)
         note = {
             "decided_by": "policy",
             "policy_version": beside.policy_number,
@@ -234,14 +227,7 @@ class RefundKind(OrderEffect):
         if target is State.HELD:
             call_somebody(facts=facts, beside=beside, decision=decision)
             return Decided(target=target, reason=decision.why)
-        action.decision_count += 1
-        keep_decision(
-            action_id=action.action_id,
-            number=action.decision_count,
-            facts=facts,
-            beside=beside,
-            decision=decision,
-        )
+        _keep_next(locked=locked, facts=facts, decision=decision)
         return Decided(
             target=target,
             reason=decision.why,
@@ -265,18 +251,14 @@ class RefundKind(OrderEffect):
         `admitting`: more may be allowed by what follows, so nobody else decides against the same
         limits meanwhile. Otherwise the action was admitted before and is measured as it was then.
         """
-        action, order, beside = locked.action, locked.resource, _beside(locked)
-        parameters = parameters_in_force(beside=beside)
-        if parameters is None:
-            return self.facts_of(locked=locked)
-        if admitting:
-            one_admission_at_a_time(order=order, proposer=action.proposed_by, parameters=parameters)
+        action = locked.action
         used = used_lately(
-            order=order,
+            order=locked.resource,
             action_id=action.action_id,
             proposer=action.proposed_by,
-            parameters=parameters,
+            parameters=parameters_in_force(beside=_beside(locked)),
             now=locked.now,
+            admitting=admitting,
             before=None if admitting else action.authorized_at or action.created_at,
         )
         if admitting:
@@ -318,7 +300,7 @@ class RefundKind(OrderEffect):
         policy denies (an open dispute), or what a limit holds. Three queries.
         """
         action, order = locked.action, locked.resource
-        facts = self.facts_of(locked=locked)
+        facts = self.deciding_facts(locked=locked, admitting=True)
         never = what_was_tampered_with(action=action, order=order, bound=(action.bound_facts,))
         if not never and facts.amount_minor > facts.refundable_minor:
             left = format_amount(max(facts.refundable_minor, 0), order.currency)
@@ -326,7 +308,6 @@ class RefundKind(OrderEffect):
                 f"{format_amount(action.amount_minor, action.currency)} is more than the {left} "
                 f"left of order {order.order_id}"
             )
-        facts = self.deciding_facts(locked=locked, admitting=True)
         decision = decide(facts=facts, beside=_beside(locked))
         limits = limits_that_hold(decision)
         if not never and (limits or decision.verdict is Verdict.DENY):
@@ -394,7 +375,7 @@ class RefundKind(OrderEffect):
             self._write_order(locked=locked)
             columns |= {"reserved_minor": reserved_after}
             if order.refundable_minor < 0:
-                _open_overdrawn(locked=locked)
+                open_overdrawn(locked=locked)
         return columns
 
     def _write_order(self, *, locked: Locked) -> None:
@@ -483,7 +464,7 @@ class RefundKind(OrderEffect):
         if new or not locked.reading_written:
             self._write_order(locked=locked)
         if new and order.refundable_minor < 0:
-            _open_overdrawn(locked=locked)
+            open_overdrawn(locked=locked)
 
     # -- the provider -------------------------------------------------------------------------
 
@@ -624,6 +605,18 @@ class RefundKind(OrderEffect):
         )
 
 
+def _keep_next(*, locked: Locked, facts: Facts, decision: Decision) -> None:
+    """Keep one more decision about a locked refund; the move that follows writes the count."""
+    locked.action.decision_count += 1
+    keep_decision(
+        action_id=locked.action.action_id,
+        number=locked.action.decision_count,
+        facts=facts,
+        beside=_beside(locked),
+        decision=decision,
+    )
+
+
 def _beside(locked: Locked) -> Beside:
     if not isinstance(locked.facts, Beside):
         raise Bug("a refund was locked by another kind")
@@ -700,17 +693,6 @@ def _stop_tampered(*, locked: Locked, what: str) -> Wait:
         evidence={"payload_hash": locked.action.payload_hash, "changed": what},
     )
     return Wait(reason=f"it was changed: {what}", seconds=INCIDENT_RECHECK_SECONDS)
-
-
-def _open_overdrawn(*, locked: Locked) -> None:
-    reason, evidence = why_overdrawn(locked.resource)
-    cases.open_case(
-        kind=Case.Kind.INCIDENT,
-        effect="refund",
-        locked=locked,
-        reason=reason,
-        evidence=evidence,
-    )
 
 
 REFUND = RefundKind()

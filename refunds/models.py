@@ -196,7 +196,7 @@ class RefundAction(AbstractAction):
             ),
         ]
         indexes: ClassVar[list[models.Index]] = [
-            # velocity and budgets: what an agent, and everybody, proposed and was allowed lately
+            # an agent's probation; velocity and budgets: what was proposed and allowed lately
             models.Index(
                 F("proposed_by"), Coalesce("authorized_at", "created_at"), name="refund_by_agent"
             ),

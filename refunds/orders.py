@@ -10,6 +10,7 @@ from django.db import transaction
 
 from effects import cases
 from effects.clock import database_now
+from effects.kinds import Locked
 from effects.models import Case
 from kernel.errors import InvalidInput
 from kernel.identity import require_identifier
@@ -113,6 +114,18 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
                 now=now,
             )
         return Mirrored(order=order, created=False, changed=True)
+
+
+def open_overdrawn(*, locked: Locked) -> None:
+    """The incident of a locked effect whose order an observed fact has overdrawn."""
+    reason, evidence = why_overdrawn(locked.resource)
+    cases.open_case(
+        kind=Case.Kind.INCIDENT,
+        effect="refund",
+        locked=locked,
+        reason=reason,
+        evidence=evidence,
+    )
 
 
 def why_overdrawn(order: Order) -> tuple[str, dict[str, Any]]:

@@ -31,7 +31,7 @@ from refunds.decide import (
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.kind import REFUND
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
-from refunds.usage import UsedLately, one_admission_at_a_time, used_lately
+from refunds.usage import used_lately
 
 NOTE_CHARACTERS_MAX = 10_000
 
@@ -249,17 +249,14 @@ def _facts(
 
     Nobody else decides against the same limits until this transaction ends.
     """
-    used = UsedLately(at=beside.now)
-    parameters = parameters_in_force(beside=beside)
-    if parameters is not None:
-        one_admission_at_a_time(order=order, proposer=proposal.proposer, parameters=parameters)
-        used = used_lately(
-            order=order,
-            action_id=action_id,
-            proposer=proposal.proposer,
-            parameters=parameters,
-            now=beside.now,
-        )
+    used = used_lately(
+        order=order,
+        action_id=action_id,
+        proposer=proposal.proposer,
+        parameters=parameters_in_force(beside=beside),
+        now=beside.now,
+        admitting=True,
+    )
     facts = facts_for(
         order=order,
         beside=beside,

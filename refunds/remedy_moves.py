@@ -22,7 +22,7 @@ from effects.states import State
 from effects.transitions import postpone
 from kernel.money import format_amount
 from refunds.models import CreditAction, Order, RefundEvent
-from refunds.orders import why_overdrawn
+from refunds.orders import open_overdrawn
 from refunds.remedy_models import LIVE_REMEDIES, STOPPABLE_REMEDIES, Remedy, RemedyState
 
 # How long a failed refund is read again after its remedy was issued. Stripe reports a refund that
@@ -196,14 +196,7 @@ def came_out(*, locked: Locked, remedy: Remedy, actor: str, reference: str, **co
         resolution=f"Settled by {in_words(remedy)}.",
     )
     if locked.resource.refundable_minor < 0:
-        reason, evidence = why_overdrawn(locked.resource)
-        cases.open_case(
-            kind=Case.Kind.INCIDENT,
-            effect="refund",
-            locked=locked,
-            reason=reason,
-            evidence=evidence,
-        )
+        open_overdrawn(locked=locked)
 
 
 def failed(*, locked: Locked, remedy: Remedy, actor: str, why: str, **said: str) -> None:

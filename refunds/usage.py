@@ -59,7 +59,7 @@ class UsedLately:
     agent_succeeded: int | None = None
 
 
-def one_admission_at_a_time(*, order: Order, proposer: str, parameters: Parameters) -> None:
+def _one_admission_at_a_time(*, order: Order, proposer: str, parameters: Parameters) -> None:
     """Let nobody else decide against the same limits until this transaction ends.
 
     Taken in the order of their numbers and after the order's row lock, never before one: no two
@@ -89,15 +89,23 @@ def used_lately(
     order: Order,
     action_id: str,
     proposer: str,
-    parameters: Parameters,
+    parameters: Parameters | None,
     now: datetime,
+    admitting: bool = False,
     before: datetime | None = None,
 ) -> UsedLately:
     """Count what others used in every window, this action left out. One statement.
 
+    `parameters` are of the policy in force; without one there are no limits, and nothing is read.
+    `admitting`: more may be allowed by what follows, so nobody else decides against the same limits
+    until this transaction ends. Explaining and comparing wait for nobody.
     `before`: only what was allowed or proposed earlier. An action that has been admitted is not
     measured against what was admitted after it.
     """
+    if parameters is None:
+        return UsedLately(at=now)
+    if admitting:
+        _one_admission_at_a_time(order=order, proposer=proposer, parameters=parameters)
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {clock_sql()}, {_USED}",  # our own constants
