@@ -152,9 +152,9 @@ def read_answers(actions: QuerySet[RefundAction]) -> list[tuple[int, ActionAnswe
     return [(row["pk"], _answer(row)) for row in rows]
 
 
-def read_answer(*, action_id: str) -> ActionAnswer | None:
-    """One action's answer, or None when there is no such action. One query."""
-    found = read_answers(RefundAction.objects.filter(action_id=action_id))
+def read_answer(*, action_id: str, proposer: str) -> ActionAnswer | None:
+    """The answer of one of this agent's actions, or None when it has no such one. One query."""
+    found = read_answers(RefundAction.objects.filter(action_id=action_id, proposed_by=proposer))
     return found[0][1] if found else None
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API for merchants' backends: orders and refunds. Contract: docs/api.md.
+"""The HTTP API: orders, sessions and refunds. Contract: docs/api.md.
 
 Each view is one service call. No provider is called here: a proposal is one short transaction, and
 a worker acts after it.
@@ -14,21 +14,34 @@ from ninja import NinjaAPI, Path, Query
 from ninja.openapi.schema import OpenAPISchema
 from pydantic import BaseModel
 
+from agents import calls
 from agents.answers import (
     ActionAnswer,
     ActionPage,
     ExplainAnswer,
     answer_of_new,
     explain_answer,
-    read_answer,
     read_answers,
 )
 from agents.bearer import AgentBearer
+from agents.callers import Caller
 from agents.door import problem_of, refuse_unknown_parameters
-from agents.models import AgentKey
-from agents.problems import CONTENT_TYPE, Kind, ProblemDetails, problem
-from agents.request_id import request_id
-from agents.shapes import ActionId, Cursor, ExplainIn, Identifier, OrderAnswer, OrderIn, ProposalIn
+from agents.models import Scope
+from agents.problems import CONTENT_TYPE, FieldProblem, Kind, ProblemDetails, ProblemFound, problem
+from agents.sessions import action_id_of, open_session, revoke_session
+from agents.shapes import (
+    ActionId,
+    Cursor,
+    ExplainIn,
+    Identifier,
+    OpenedSessionAnswer,
+    OrderAnswer,
+    OrderIn,
+    ProposalIn,
+    SessionAnswer,
+    SessionId,
+    SessionIn,
+)
 from agents.strict_json import StrictParser, parse_object, require_json
 from kernel.errors import InvalidInput
 from kernel.strict_json import shown_name
@@ -37,15 +50,14 @@ from refunds.models import Order, RefundAction
 from refunds.orders import mirror_order
 from refunds.propose import (
     Conflict,
-    Proposal,
+    OfAnotherAgent,
     ProposalLine,
     Recorded,
     Replayed,
     StaleBelief,
     UnknownOrder,
-    propose_refund,
 )
-from refunds.withdraw import TooLate, withdraw_refund
+from refunds.withdraw import TooLate
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +101,6 @@ api = DoorAPI(
     "merchant's own order and request ids; the same proposal again is answered with its action, "
     "for ever, and never refunds twice.",
     parser=StrictParser(),
-    auth=AgentBearer(),
     urls_namespace="api",
 )
 
@@ -98,6 +109,7 @@ def _answers(successes: dict[int, Any], *problems: Kind) -> dict[int, Any]:
     """Every status a call can have, declared."""
     always = (
         Kind.UNAUTHORIZED,
+        Kind.FORBIDDEN,
         Kind.UNSUPPORTED_MEDIA_TYPE,
         Kind.INVALID_FIELD,
         Kind.INTERNAL,
@@ -111,10 +123,18 @@ _BODY = (
     Kind.LENGTH_REQUIRED,
     Kind.BODY_TOO_LARGE,
 )
+# Who may call: the merchant's backend with its key; for what a model's tools do, a session, too.
+_ORDERS = AgentBearer(Scope.ORDERS)
+_OWN_ORDER = AgentBearer(Scope.ORDERS, sessions=True)
+_SESSIONS = AgentBearer(Scope.SESSIONS)
+_OWN_SESSION = AgentBearer(Scope.SESSIONS, sessions=True)
+_REFUNDS = AgentBearer(Scope.REFUNDS)
+_OWN_REFUND = AgentBearer(Scope.REFUNDS, sessions=True)
 
 
 @api.put(
     "/orders/{order_id}",
+    auth=_ORDERS,
     response=_answers({201: OrderAnswer, 200: OrderAnswer}, *_BODY),
     operation_id="mirror_order",
     summary="Mirror an order",
@@ -122,12 +142,13 @@ _BODY = (
 def put_order(request: HttpRequest, order_id: Path[Identifier], order: OrderIn) -> HttpResponse:
     """State an order, whole. Repeating it changes nothing; an older `source_version` neither."""
     refuse_unknown_parameters(request)
-    mirrored = mirror_order(facts=order.facts(order_id=order_id), actor=_actor(request))
+    mirrored = mirror_order(facts=order.facts(order_id=order_id), actor=_caller(request).actor)
     return _json(OrderAnswer.of(mirrored.order), status=201 if mirrored.created else 200)
 
 
 @api.get(
     "/orders/{order_id}",
+    auth=_OWN_ORDER,
     response=_answers({200: OrderAnswer}, Kind.ORDER_UNKNOWN),
     operation_id="get_order",
     summary="An order's balances",
@@ -135,12 +156,71 @@ def put_order(request: HttpRequest, order_id: Path[Identifier], order: OrderIn) 
 def get_order(request: HttpRequest, order_id: Path[Identifier]) -> HttpResponse:
     """What was captured, refunded, reserved and disputed, and what may still be refunded."""
     refuse_unknown_parameters(request)
+    session = _caller(request).session
+    if session is not None and order_id != session.order.order_id:
+        return _order_unknown(order_id)
     order = Order.objects.filter(order_id=order_id).first()
     return _order_unknown(order_id) if order is None else _json(OrderAnswer.of(order))
 
 
 @api.post(
+    "/sessions",
+    auth=_SESSIONS,
+    response=_answers({201: OpenedSessionAnswer}, Kind.ORDER_UNKNOWN, *_BODY),
+    operation_id="open_session",
+    summary="Open a session for a model's tools",
+)
+def post_session(request: HttpRequest, session: SessionIn) -> HttpResponse:
+    """Bind an order and a request to a short-lived token, under which nothing takes an id.
+
+    The token is told once. Two sessions of one request are two tokens for the same one refund; a
+    second refund of the order needs another request id, which only the backend or a person gives.
+    """
+    refuse_unknown_parameters(request)
+    opened = open_session(key=_caller(request).key, **session.model_dump())
+    if isinstance(opened, UnknownOrder):
+        return _order_unknown(opened.order_id)
+    return _json(OpenedSessionAnswer.of_new(opened.session, token=opened.token), status=201)
+
+
+@api.get(
+    "/sessions/current",
+    auth=_OWN_SESSION,
+    response=_answers({200: SessionAnswer}, Kind.SESSION_UNKNOWN),
+    operation_id="get_current_session",
+    summary="The session that calls",
+)
+def get_current_session(request: HttpRequest) -> HttpResponse:
+    """What a session is bound to, and what its order has left. 404 with an agent key."""
+    refuse_unknown_parameters(request)
+    session = _caller(request).session
+    if session is None:
+        return problem(
+            Kind.SESSION_UNKNOWN, detail="An agent key calls, not a session. Nothing was done."
+        )
+    return _json(SessionAnswer.of(session))
+
+
+@api.delete(
+    "/sessions/{session_id}",
+    auth=_SESSIONS,
+    response=_answers({204: None}, Kind.SESSION_UNKNOWN),
+    operation_id="revoke_session",
+    summary="Revoke a session",
+)
+def delete_session(request: HttpRequest, session_id: Path[SessionId]) -> HttpResponse:
+    """End a session from the next request on. 204 also when it had ended before."""
+    refuse_unknown_parameters(request)
+    if not revoke_session(key=_caller(request).key, session_id=session_id):
+        return problem(
+            Kind.SESSION_UNKNOWN, detail=f"There is no session {session_id}. Nothing was done."
+        )
+    return HttpResponse(status=204)
+
+
+@api.post(
     "/refunds",
+    auth=_OWN_REFUND,
     response=_answers(
         {201: ActionAnswer, 200: ActionAnswer},
         Kind.ORDER_UNKNOWN,
@@ -155,17 +235,17 @@ def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
     """Record one refund and decide it. 201: new. 200: the same was here before, and this is it.
 
     The policy's verdict is part of the answer, whatever it is. A proposal whose answer was lost may
-    be sent again, exactly as it was.
+    be sent again, exactly as it was. A session proposes without ids: it has its own.
     """
     refuse_unknown_parameters(request)
-    proposed = propose_refund(
-        proposal=Proposal(
-            **proposal.model_dump(exclude={"lines"}),
-            lines=tuple(ProposalLine(**line.model_dump()) for line in proposal.lines),
-            proposer=_key(request).prefix,
-            proposer_owner_id=_key(request).owner_id,
-            request_ref=request_id(),
-        )
+    caller = _caller(request)
+    order_id, merchant_request_id = _ids(caller=caller, proposal=proposal)
+    proposed = calls.propose(
+        caller=caller,
+        order_id=order_id,
+        request_id_of_merchant=merchant_request_id,
+        **proposal.model_dump(exclude={"lines", "order_id", "request_id"}),
+        lines=tuple(ProposalLine(**line.model_dump()) for line in proposal.lines),
     )
     if isinstance(proposed, UnknownOrder):
         return _order_unknown(proposed.order_id)
@@ -179,11 +259,39 @@ def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
         answer = answer_of_new(action=proposed.action, decision=proposed.decision)
         _told("Recorded", "proposal.recorded", answer)
         return _json(answer, status=201)
-    return _known(proposed)
+    if isinstance(proposed, OfAnotherAgent):
+        return problem(
+            Kind.ACTION_CONFLICT,
+            detail=f"{proposed.action_id} was proposed by another agent. Nothing was changed or "
+            "sent. Do not choose other ids to get round it; ask a person.",
+            differing=("agent",),
+        )
+    return _known(proposed, caller=caller)
 
 
-def _known(proposed: Replayed | Conflict) -> HttpResponse:
-    answer = _must_read(proposed.action.action_id)
+def _ids(*, caller: Caller, proposal: ProposalIn) -> tuple[str, str]:
+    """The order's and the request's id of a proposal: the session's own, or those it states."""
+    stated = {"order_id": proposal.order_id, "request_id": proposal.request_id}
+    if caller.session is not None:
+        own = {"order_id": caller.session.order.order_id, "request_id": caller.session.request_id}
+        if any(value not in (None, own[name]) for name, value in stated.items()):
+            raise ProblemFound(
+                Kind.ACTION_UNKNOWN,
+                detail="This session is for another order or request. Nothing was done. Leave "
+                "order_id and request_id out.",
+            )
+        return own["order_id"], own["request_id"]
+    missing = [name for name, value in stated.items() if value is None]
+    if missing:
+        raise ProblemFound(
+            Kind.INVALID_FIELD,
+            fields=[FieldProblem(field=name, reason="is required") for name in missing],
+        )
+    return str(proposal.order_id), str(proposal.request_id)
+
+
+def _known(proposed: Replayed | Conflict, *, caller: Caller) -> HttpResponse:
+    answer = _must_read(proposed.action.action_id, caller=caller)
     if isinstance(proposed, Conflict):
         _told("Conflict", "proposal.conflict", answer)
         return problem(
@@ -200,8 +308,31 @@ def _known(proposed: Replayed | Conflict) -> HttpResponse:
     return response
 
 
+# Before the address with an id: the first that fits is taken.
+@api.post(
+    "/refunds/withdraw",
+    auth=_OWN_REFUND,
+    response=_answers({200: ActionAnswer}, Kind.ACTION_UNKNOWN, Kind.TOO_LATE, *_BODY),
+    operation_id="withdraw_refund_of_session",
+    summary="Withdraw the session's refund",
+)
+def post_withdrawal_of_session(request: HttpRequest) -> HttpResponse:
+    """As for an action by its id; a session needs none. Takes no body. 404 with an agent key."""
+    refuse_unknown_parameters(request)
+    _refuse_fields(request)
+    caller = _caller(request)
+    if caller.session is None:
+        return problem(
+            Kind.ACTION_UNKNOWN,
+            detail="An agent key names the action: POST /api/v1/refunds/{action_id}/withdraw. "
+            "Nothing was done.",
+        )
+    return _withdraw(caller=caller, action_id=action_id_of(caller.session))
+
+
 @api.get(
     "/refunds/{action_id}",
+    auth=_OWN_REFUND,
     response=_answers({200: ActionAnswer}, Kind.ACTION_UNKNOWN),
     operation_id="get_refund",
     summary="A refund action",
@@ -209,22 +340,39 @@ def _known(proposed: Replayed | Conflict) -> HttpResponse:
 def get_refund(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
     """Its state, its decision, and one sentence on what to do next."""
     refuse_unknown_parameters(request)
-    answer = read_answer(action_id=action_id)
+    answer = calls.read(caller=_caller(request), action_id=action_id)
     return _action_unknown(action_id) if answer is None else _json(answer)
 
 
 @api.get(
     "/refunds",
+    auth=_OWN_REFUND,
     response=_answers({200: ActionPage}, Kind.ORDER_UNKNOWN),
     operation_id="list_refunds",
-    summary="An order's refund actions",
+    summary="The caller's refund actions of an order",
 )
 def list_refunds(
-    request: HttpRequest, order_id: Query[Identifier], cursor: Query[Cursor | None] = None
+    request: HttpRequest,
+    order_id: Query[Identifier | None] = None,
+    cursor: Query[Cursor | None] = None,
 ) -> HttpResponse:
-    """Newest first, 50 at a time; `cursor` takes the `next_cursor` of the page before."""
+    """Newest first, 50 at a time; `cursor` takes the `next_cursor` of the page before.
+
+    A session needs no `order_id` and gets its one action, or none yet.
+    """
     refuse_unknown_parameters(request, "order_id", "cursor")
-    actions = RefundAction.objects.filter(order__order_id=order_id).order_by("-pk")
+    caller = _caller(request)
+    actions = RefundAction.objects.filter(proposed_by=caller.key.prefix).order_by("-pk")
+    if caller.session is not None:
+        if order_id not in (None, caller.session.order.order_id):
+            return _order_unknown(str(order_id))
+        order_id = caller.session.order.order_id
+        actions = actions.filter(action_id=action_id_of(caller.session))
+    if order_id is None:
+        raise ProblemFound(
+            Kind.INVALID_FIELD, fields=[FieldProblem(field="order_id", reason="is required")]
+        )
+    actions = actions.filter(order__order_id=order_id)
     if cursor is not None:
         actions = actions.filter(pk__lt=int(cursor))
     found = read_answers(actions[: PAGE_MAX + 1])
@@ -237,6 +385,7 @@ def list_refunds(
 
 @api.post(
     "/refunds/{action_id}/withdraw",
+    auth=_OWN_REFUND,
     response=_answers({200: ActionAnswer}, Kind.ACTION_UNKNOWN, Kind.TOO_LATE, *_BODY),
     operation_id="withdraw_refund",
     summary="Withdraw a refund",
@@ -245,10 +394,14 @@ def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResp
     """Take it back before a worker has it. 200 also when it was withdrawn before. Takes no body."""
     refuse_unknown_parameters(request)
     _refuse_fields(request)
-    withdrawn = withdraw_refund(action_id=action_id, actor=_actor(request))
+    return _withdraw(caller=_caller(request), action_id=action_id)
+
+
+def _withdraw(*, caller: Caller, action_id: str) -> HttpResponse:
+    withdrawn = calls.withdraw(caller=caller, action_id=action_id)
     if withdrawn is None:
         return _action_unknown(action_id)
-    answer = _must_read(action_id)
+    answer = _must_read(action_id, caller=caller)
     if isinstance(withdrawn, TooLate):
         _told("Too late to withdraw", "withdrawal.too_late", answer)
         return problem(
@@ -262,6 +415,7 @@ def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResp
 
 @api.post(
     "/policy/explain",
+    auth=_REFUNDS,
     response=_answers({200: ExplainAnswer}, Kind.ORDER_UNKNOWN, *_BODY),
     operation_id="explain_policy",
     summary="What the policy would say about a refund",
@@ -276,7 +430,7 @@ def post_explanation(request: HttpRequest, refund: ExplainIn) -> HttpResponse:
     explained = explain_refund(
         **refund.model_dump(exclude={"lines"}),
         lines=tuple(ProposalLine(**line.model_dump()) for line in refund.lines),
-        proposer=_key(request).prefix,
+        proposer=_caller(request).key.prefix,
     )
     if isinstance(explained, UnknownOrder):
         return _order_unknown(explained.order_id)
@@ -292,19 +446,15 @@ def _refuse_fields(request: HttpRequest) -> None:
             raise InvalidInput(field=shown_name(next(iter(fields))), reason="is not a known field")
 
 
-def _key(request: HttpRequest) -> AgentKey:
-    key = getattr(request, "auth", None)
-    if not isinstance(key, AgentKey):
-        raise TypeError(type(key))
-    return key
+def _caller(request: HttpRequest) -> Caller:
+    caller = getattr(request, "auth", None)
+    if not isinstance(caller, Caller):
+        raise TypeError(type(caller))
+    return caller
 
 
-def _actor(request: HttpRequest) -> str:
-    return f"agent:{_key(request).prefix}"
-
-
-def _must_read(action_id: str) -> ActionAnswer:
-    answer = read_answer(action_id=action_id)
+def _must_read(action_id: str, *, caller: Caller) -> ActionAnswer:
+    answer = calls.read(caller=caller, action_id=action_id)
     if answer is None:
         raise LookupError(action_id)  # actions are never deleted
     return answer

@@ -100,8 +100,8 @@ def problem_of(error: Exception) -> HttpResponse:
     if isinstance(error, AuthenticationError):
         return problem(
             Kind.UNAUTHORIZED,
-            detail="Send `Authorization: Bearer` and an agent key that is not revoked. Nothing was "
-            "done.",
+            detail="Send `Authorization: Bearer` and an agent key or a session's token that is "
+            "neither revoked nor expired. Nothing was done.",
         )
     if isinstance(error, ValidationError):
         return invalid([_field_problem(found) for found in error.errors[:PROBLEMS_MAX]])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, timedelta
 
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from agents.models import AgentKey, AgentKeyEvent
+from agents.models import AgentKey, AgentKeyEvent, AgentSecret, Scope, every_scope
 from effects.clock import DatabaseNow, database_now
 from kernel.canonical import sha256_hex
 from kernel.errors import InvalidInput
@@ -20,11 +21,11 @@ NAME_CHARACTERS_MAX = 80
 # 32 random bytes cannot be guessed, so a plain SHA-256 is enough and costs nothing per request.
 SECRET_BYTES = 32
 PREFIX_BYTES = 6
+# While a rotation is under way there are two; a third would mean that nobody knows who uses which.
+SECRETS_MAX = 2
 
 # Hexadecimal: one double-click selects the whole key, and no separator can be part of it.
 _KEY = re.compile(rf"ro_live_([0-9a-f]{{{2 * PREFIX_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
-# Compared with when the prefix is unknown, so that both ways take the same time. No secret has it.
-_NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,44 +36,75 @@ class CreatedKey:
     key: str = field(repr=False)
 
 
-def create_key(*, name: str, scope_note: str = "", owner: User | None = None) -> CreatedKey:
-    """Make a key; `owner` is the member of staff who answers for what it proposes.
+def create_key(
+    *,
+    name: str,
+    scope_note: str = "",
+    owner: User | None = None,
+    scopes: Iterable[str] | None = None,
+    expires_in: timedelta | None = None,
+) -> CreatedKey:
+    """Make an agent and its first secret; `owner` is the member of staff who answers for it.
 
-    Raises InvalidInput for a name that is empty, too long or not printable.
+    Raises InvalidInput for a name that is empty, too long or not printable, and for scopes that
+    are none or not known.
     """
     if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
         raise InvalidInput(
             field="name", reason=f"must be 1 to {NAME_CHARACTERS_MAX} printable characters"
         )
-    prefix, secret = secrets.token_hex(PREFIX_BYTES), secrets.token_hex(SECRET_BYTES)
-    AgentKey.objects.create(
-        prefix=prefix,
-        secret_sha256=sha256_hex(secret),
-        name=name,
-        scope_note=scope_note,
-        owner=owner,
-        created_at=database_now(),
+    wanted = every_scope() if scopes is None else sorted(set(scopes))
+    if not wanted or not set(wanted) <= set(Scope.values):
+        raise InvalidInput(field="scopes", reason=f"must be some of {', '.join(Scope.values)}")
+    prefix = secrets.token_hex(PREFIX_BYTES)
+    with transaction.atomic():
+        key = AgentKey.objects.create(
+            prefix=prefix,
+            name=name,
+            scope_note=scope_note,
+            scopes=wanted,
+            owner=owner,
+            created_at=database_now(),
+        )
+        return _add_secret(key=key, expires_in=expires_in)
+
+
+def _add_secret(*, key: AgentKey, expires_in: timedelta | None) -> CreatedKey:
+    secret = secrets.token_hex(SECRET_BYTES)
+    now = database_now()
+    AgentSecret.objects.create(
+        key=key,
+        sha256=sha256_hex(secret),
+        created_at=now,
+        expires_at=None if expires_in is None else now + expires_in,
     )
-    return CreatedKey(prefix=prefix, key=f"ro_live_{prefix}_{secret}")
+    return CreatedKey(prefix=key.prefix, key=f"ro_live_{key.prefix}_{secret}")
 
 
 def find_key(text: str) -> AgentKey | None:
-    """The key that this text is, if it is one and is not revoked. One query.
+    """The agent whose key this text is, unless it is revoked or the secret expired. One query.
 
     The first use on a day costs a second one, which writes the day down.
     """
     match = _KEY.fullmatch(text)
     if match is None:
         return None
-    key = AgentKey.objects.filter(prefix=match[1]).annotate(now=DatabaseNow()).first()
-    digest = key.secret_sha256 if key else _NO_DIGEST
-    same = hmac.compare_digest(digest, sha256_hex(match[2]))
-    if key is None or not same or key.revoked_at is not None:
+    newest = (
+        AgentSecret.objects.filter(key__prefix=match[1])
+        .select_related("key")
+        .annotate(now=DatabaseNow())
+        .order_by("-pk")[:SECRETS_MAX]
+    )
+    digest = sha256_hex(match[2])
+    secret = next((one for one in newest if hmac.compare_digest(one.sha256, digest)), None)
+    if secret is None or secret.key.revoked_at is not None:
         return None
-    today = key.now.astimezone(UTC).date()
-    if key.last_used_on != today:
-        AgentKey.objects.filter(pk=key.pk).update(last_used_on=today)
-    return key
+    if secret.expires_at is not None and secret.expires_at <= secret.now:
+        return None
+    today = secret.now.astimezone(UTC).date()
+    if secret.key.last_used_on != today:
+        AgentKey.objects.filter(pk=secret.key.pk).update(last_used_on=today)
+    return secret.key
 
 
 def revoke_key(*, prefix: str) -> bool | None:

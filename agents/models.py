@@ -1,29 +1,46 @@
-"""Credentials of merchants' backends."""
+"""Credentials: agents of a merchant's backend, their secrets, and sessions of a model's tools."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Q
 
 from effects.models import AbstractEvent, append_only
-from effects.triggers import frozen, no_delete
+from effects.triggers import frozen, no_delete, no_truncate, written_once
+from refunds.models import Order
+
+
+class Scope(models.TextChoices):
+    """What a key may be used for."""
+
+    ORDERS = "orders", "mirror and read orders"
+    REFUNDS = "refunds", "propose, read and withdraw its own refunds; explain the policy"
+    SESSIONS = "sessions", "open and revoke sessions for a model's tools"
+
+
+def every_scope() -> list[str]:
+    """What a key is made with unless less is asked for."""
+    return [scope.value for scope in Scope]
 
 
 class AgentKey(models.Model):
-    """One key of a merchant's backend. The secret is shown once and only its digest is kept.
+    """One agent of a merchant's backend, called by its key. `AgentSecret` holds what proves it.
 
     `prefix` is the public part: it names the proposer in actions and in history, so a key is
-    revoked and never deleted. `owner` is the member of staff who answers for what it proposes, and
-    cannot approve that. `last_used_on` is a day, written at most once a day: a write with
-    every request would make reads as dear as proposals.
+    revoked and never deleted, and rotating its secret changes nothing else: its actions, limits and
+    history go on. `owner` is the member of staff who answers for what it proposes, and cannot
+    approve that. `last_used_on` is a day, written at most once a day: a write with every request
+    would make reads as dear as proposals.
     """
 
     prefix = models.CharField(max_length=20, unique=True)
-    secret_sha256 = models.CharField(max_length=64)
     name = models.CharField(max_length=80)
     scope_note = models.TextField(blank=True, default="")
+    scopes = ArrayField(models.CharField(max_length=20, choices=Scope.choices), default=every_scope)
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.PROTECT,
@@ -37,12 +54,76 @@ class AgentKey(models.Model):
 
     class Meta:
         triggers: ClassVar[list[Any]] = [
-            frozen("prefix", "secret_sha256", "created_at"),
+            frozen("prefix", "created_at"),
             no_delete(),
         ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix})"
+
+
+class AgentSecret(models.Model):
+    """What proves that a caller is an agent. Shown once; only its digest is kept.
+
+    Two of one key live side by side while a rotation is under way. `expires_at` NULL: it has no
+    end of its own.
+    """
+
+    key = models.ForeignKey(AgentKey, on_delete=models.PROTECT, related_name="secrets")
+    sha256 = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        triggers: ClassVar[list[Any]] = [frozen("key", "sha256", "created_at"), no_delete()]
+
+    def __str__(self) -> str:
+        return f"secret of {self.key_id}, made {self.created_at:%Y-%m-%d}"
+
+
+class AgentSession(models.Model):
+    """What a model's tools call with: one order, one request, an end, and nothing to choose.
+
+    `prefix` is its public id. `max_amount_minor` is the most that may be proposed under it, in
+    minor units of the order's currency; NULL: what the order and the policy allow. It is usable
+    while its key is.
+    """
+
+    prefix = models.CharField(max_length=20, unique=True)
+    secret_sha256 = models.CharField(max_length=64)
+    key = models.ForeignKey(AgentKey, on_delete=models.PROTECT, related_name="sessions")
+    order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="+")
+    request_id = models.CharField(max_length=64)
+    max_amount_minor = models.BigIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        triggers: ClassVar[list[Any]] = [
+            frozen(
+                "prefix",
+                "secret_sha256",
+                "key",
+                "order",
+                "request_id",
+                "max_amount_minor",
+                "created_at",
+                "expires_at",
+            ),
+            written_once("revoked_at"),
+            no_delete(),
+            no_truncate(),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(max_amount_minor__isnull=True) | Q(max_amount_minor__gt=0),
+                name="agent_session_max_amount_positive",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"session {self.prefix}"
 
 
 class AgentKeyEvent(AbstractEvent):

@@ -25,8 +25,10 @@ PROBLEMS_MAX = 20
 class Kind(Enum):
     """Every problem: the end of its URI, its HTTP status and its title. Names stay."""
 
-    UNAUTHORIZED = ("unauthorized", 401, "A valid agent key is needed")
+    UNAUTHORIZED = ("unauthorized", 401, "A valid agent key or session token is needed")
+    FORBIDDEN = ("forbidden", 403, "This credential is not for this")
     ORDER_UNKNOWN = ("order-unknown", 404, "This order has not been mirrored")
+    SESSION_UNKNOWN = ("session-unknown", 404, "There is no such session")
     ACTION_UNKNOWN = ("action-unknown", 404, "There is no such action")
     NOT_FOUND = ("not-found", 404, "There is nothing at this address")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This address does not take this method")

@@ -9,6 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from agents.models import AgentSession
+from agents.sessions import (
+    EXPIRES_IN_SECONDS_DEFAULT,
+    EXPIRES_IN_SECONDS_MAX,
+    EXPIRES_IN_SECONDS_MIN,
+    action_id_of,
+)
 from kernel.errors import InvalidInput
 from kernel.identity import IDENTIFIER_PATTERN
 from kernel.money import AMOUNT_MINOR_MAX, require_currency
@@ -50,6 +57,7 @@ def _currency(value: str) -> str:
         raise PydanticCustomError("currency", "{reason}", {"reason": error.reason}) from None
 
 
+_SESSION_ID = "^[0-9a-f]{1,64}$"
 _IDENTIFIER = f"^{IDENTIFIER_PATTERN}$"
 _ACTION_ID = f"^refund:order-{IDENTIFIER_PATTERN}:request-{IDENTIFIER_PATTERN}$"
 _CURSOR = r"^[1-9][0-9]{0,17}$"
@@ -64,6 +72,7 @@ PATTERN_REASONS = {
     _ONE_LINE: "must be one line of text, not empty and without control characters",
     _IDENTIFIER: "must be 1 to 64 characters of A-Z a-z 0-9 _ . -",
     _ACTION_ID: "must be an action's id, like refund:order-4821:request-3",
+    _SESSION_ID: "must be the session_id of an answer",
     _CURSOR: "must be the next_cursor of an answer",
     _CURRENCY: "must be an ISO 4217 code of three letters, like USD",
     _PAYMENT_INTENT: "must be a PaymentIntent's id, like pi_3PxT0kL2eZvKYlo2",
@@ -80,6 +89,7 @@ ActionId = Annotated[
         examples=["refund:order-4821:request-3"],
     ),
 ]
+SessionId = Annotated[str, Field(pattern=_SESSION_ID)]
 Cursor = Annotated[str, Field(pattern=_CURSOR)]
 Currency = Annotated[str, Field(pattern=_CURRENCY, examples=["USD"]), AfterValidator(_currency)]
 Minor = Annotated[int, Field(ge=0, le=AMOUNT_MINOR_MAX, examples=[7900])]
@@ -101,8 +111,14 @@ class ProposalLineIn(_Sent):
 class ProposalIn(_Sent):
     """A refund to be proposed. Both ids belong to the merchant's systems, never to a model."""
 
-    order_id: Identifier
-    request_id: Identifier = Field(examples=["3"])
+    order_id: Identifier | None = Field(
+        default=None, description="required with an agent key; a session has its own"
+    )
+    request_id: Identifier | None = Field(
+        default=None,
+        examples=["3"],
+        description="required with an agent key; a session has its own",
+    )
     amount_minor: int = Field(ge=1, le=AMOUNT_MINOR_MAX, examples=[7900])
     currency: Currency
     reason: Identifier = Field(examples=["requested_by_customer"])
@@ -116,6 +132,22 @@ class ProposalIn(_Sent):
     )
     refunded_so_far_minor: Minor | None = Field(
         default=None, description="what the caller believes; 412 when it is not so"
+    )
+
+
+class SessionIn(_Sent):
+    """What the merchant's backend binds a model's tools to."""
+
+    order_id: Identifier
+    request_id: Identifier = Field(examples=["3"])
+    max_amount_minor: int | None = Field(
+        default=None,
+        ge=1,
+        le=AMOUNT_MINOR_MAX,
+        description="the most that may be proposed; left out: what order and policy allow",
+    )
+    expires_in_seconds: int = Field(
+        default=EXPIRES_IN_SECONDS_DEFAULT, ge=EXPIRES_IN_SECONDS_MIN, le=EXPIRES_IN_SECONDS_MAX
     )
 
 
@@ -237,3 +269,53 @@ class OrderAnswer(BaseModel):
     def of(cls, order: Order) -> OrderAnswer:
         """The answer of one order."""
         return cls.model_validate({name: getattr(order, name) for name in cls.model_fields})
+
+
+class SessionAnswer(BaseModel):
+    """A session, and how much may be proposed under it now, in minor units of `currency`.
+
+    `refundable_minor` is what the order has left, whatever `max_amount_minor` says.
+    """
+
+    session_id: str
+    order_id: str
+    request_id: str
+    action_id: str
+    currency: str
+    captured_minor: int
+    refunded_minor: int
+    refundable_minor: int
+    max_amount_minor: int | None
+    expires_at: datetime
+
+    @classmethod
+    def of(cls, session: AgentSession) -> SessionAnswer:
+        """The answer of one session."""
+        return cls(**_session_fields(session))
+
+
+class OpenedSessionAnswer(SessionAnswer):
+    """A new session with its token, which is told this once."""
+
+    token: str
+
+    @classmethod
+    def of_new(cls, session: AgentSession, *, token: str) -> OpenedSessionAnswer:
+        """The answer of a session that was just opened."""
+        return cls(**_session_fields(session), token=token)
+
+
+def _session_fields(session: AgentSession) -> dict[str, Any]:
+    order = session.order
+    return {
+        "session_id": session.prefix,
+        "order_id": order.order_id,
+        "request_id": session.request_id,
+        "action_id": action_id_of(session),
+        "currency": order.currency,
+        "captured_minor": order.captured_minor,
+        "refunded_minor": order.refunded_minor,
+        "refundable_minor": order.refundable_minor,
+        "max_amount_minor": session.max_amount_minor,
+        "expires_at": session.expires_at,
+    }

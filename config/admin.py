@@ -22,6 +22,7 @@ class AgentKeyAdmin(ReadOnlyAdmin):
         "prefix",
         "name",
         "owner",
+        "scopes",
         "scope_note",
         "created_at",
         "last_used_on",

@@ -49,8 +49,9 @@ class Proposal:
     """What a caller asks for. `order_id` and `request_id` belong to the merchant's systems.
 
     `note`, `lines` and `refunded_so_far_minor` are the caller's words and beliefs, not part of
-    the identity. `proposer` is the credential's public prefix, `proposer_owner_id` the member of
-    staff who answers for it, `request_ref` the HTTP request's id.
+    the identity. `proposer` is the agent's public prefix, `proposer_owner_id` the member of
+    staff who answers for it, `request_ref` the HTTP request's id. `session` is the session it came
+    through, if it did, and `amount_minor_max` the most that is allowed under it.
     """
 
     order_id: str
@@ -64,6 +65,8 @@ class Proposal:
     refunded_so_far_minor: int | None = None
     request_ref: str = ""
     proposer_owner_id: int | None = None
+    session: str = ""
+    amount_minor_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,13 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfAnotherAgent:
+    """The same ids were used before by another agent. Nothing was written, nothing is told."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOrder:
     """No such order has been mirrored. Nothing was written."""
 
@@ -107,7 +117,7 @@ class StaleBelief:
     believed_minor: int
 
 
-Proposed = Recorded | Replayed | Conflict | UnknownOrder | StaleBelief
+Proposed = Recorded | Replayed | Conflict | OfAnotherAgent | UnknownOrder | StaleBelief
 
 
 def propose_refund(*, proposal: Proposal) -> Proposed:
@@ -116,7 +126,7 @@ def propose_refund(*, proposal: Proposal) -> Proposed:
     1. Validate the shape; raises InvalidInput naming the field.
     2. Identity first: an action that exists is answered before any other check, for ever.
     3. Lock the order, so that parallel proposals of one request find each other.
-    4. Compare the caller's beliefs with the order.
+    4. Compare the caller's beliefs with the order, and the amount with its session's.
     5. Freeze the provider request and its hash.
     6. Decide, one admission to the same limits at a time, and insert the action in the state that
        the decision gives, with its history.
@@ -140,6 +150,11 @@ def propose_refund(*, proposal: Proposal) -> Proposed:
         if proposal.currency != order.currency:
             raise InvalidInput(
                 field="currency", reason=f"must be the order's currency, {order.currency}"
+            )
+        most = proposal.amount_minor_max
+        if most is not None and proposal.amount_minor > most:
+            raise InvalidInput(
+                field="amount_minor", reason=f"must be at most {most}, what this session is for"
             )
         believed = proposal.refunded_so_far_minor
         if believed is not None and believed != order.refunded_minor:
@@ -170,7 +185,11 @@ def _validated(proposal: Proposal) -> Proposal:
     return replace(proposal, currency=currency)
 
 
-def _answer_known(*, action: RefundAction, proposal: Proposal) -> Replayed | Conflict:
+def _answer_known(
+    *, action: RefundAction, proposal: Proposal
+) -> Replayed | Conflict | OfAnotherAgent:
+    if action.proposed_by != proposal.proposer:
+        return OfAnotherAgent(action_id=action.action_id)
     differing = tuple(
         name
         for name in ("amount_minor", "currency", "reason")
@@ -237,7 +256,9 @@ def _insert(
     if proposal.note:
         AgentNote.objects.create(action=action, text=proposal.note)
     RefundEvent.objects.bulk_create(
-        _first_events(action=action, order=order, decision=decision, beside=beside)
+        _first_events(
+            action=action, order=order, decision=decision, beside=beside, session=proposal.session
+        )
     )
     return action, kept
 
@@ -280,7 +301,7 @@ def _first_due(*, state: State, now: datetime) -> datetime | None:
 
 
 def _first_events(
-    *, action: RefundAction, order: Order, decision: Decision, beside: Beside
+    *, action: RefundAction, order: Order, decision: Decision, beside: Beside, session: str
 ) -> list[RefundEvent]:
     def event(kind: str, actor: str, data: dict[str, Any]) -> RefundEvent:
         return RefundEvent(
@@ -302,6 +323,7 @@ def _first_events(
                 "reason": action.reason,
                 "payload_hash": action.payload_hash,
                 "request_ref": action.request_ref,
+                **({"session": session} if session else {}),
             },
         ),
         event(

@@ -147,7 +147,7 @@ ABOUT_NO_ACTION = {Case.Kind.ACCOUNT_PAUSED, Case.Kind.LIMIT, Case.Kind.QUEUE}
 
 def told(action: RefundAction, people: tuple[User, User]) -> str:
     """The case in the agent's answer, in which nobody is named."""
-    answer = read_answer(action_id=action.action_id)
+    answer = read_answer(action_id=action.action_id, proposer=action.proposed_by)
     assert answer is not None
     assert not re.search("|".join(re.escape(user.username) for user in people), str(answer))
     return answer.case.reason if answer.case else ""

@@ -75,7 +75,7 @@ def test_a_mistake_of_ours_is_logged_and_tells_nothing(
     def mistaken(**_: Any) -> None:
         raise RuntimeError("password=hunter2")
 
-    monkeypatch.setattr("agents.api.propose_refund", mistaken)
+    monkeypatch.setattr("agents.calls.propose_refund", mistaken)
     with caplog.at_level(logging.ERROR):
         response = caller.call("POST", "/refunds", refund_body("4821"))
     assert read(response, 500)["type"] == "urn:refund-once:problem:internal"
@@ -83,7 +83,7 @@ def test_a_mistake_of_ours_is_logged_and_tells_nothing(
     assert "A request ended in a mistake." in caplog.messages
 
 
-@pytest.mark.parametrize("where", ["agents.api.propose_refund", "agents.bearer.find_key"])
+@pytest.mark.parametrize("where", ["agents.calls.propose_refund", "agents.bearer.find_key"])
 def test_a_database_that_is_away_is_503_with_retry_after(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

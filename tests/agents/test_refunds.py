@@ -244,7 +244,9 @@ def test_an_action_nobody_proposed_is_404(caller: Caller) -> None:
 def test_an_orders_actions_are_listed_newest_first_in_pages(caller: Caller) -> None:
     order = builders.order(captured_minor=2**40)
     builders.action(builders.order())
-    ids = [builders.action(order).action_id for _ in range(PAGE_MAX + 2)]
+    proposer = caller.key.split("_")[2]
+    builders.action(order, proposer="another")
+    ids = [builders.action(order, proposer=proposer).action_id for _ in range(PAGE_MAX + 2)]
     first = read(caller.call("GET", f"/refunds?order_id={order.order_id}"), 200)
     assert [answer["action_id"] for answer in first["data"]] == ids[:1:-1]
     cursor = first["next_cursor"]

@@ -45,7 +45,9 @@ def send(caller: Caller, method: str, path: str, body: bytes, **environ: Any) ->
 def test_a_body_that_does_not_come_whole_is_refused_and_nothing_is_done(
     caller: Caller, call: str, status: int, kind: str, body: bytes, environ: dict[str, Any]
 ) -> None:
-    action = builders.action(builders.order(), amount_minor=15_000)
+    action = builders.action(
+        builders.order(), amount_minor=15_000, proposer=caller.key.split("_")[2]
+    )
     method, path = {
         "propose": ("POST", "/refunds"),
         "mirror": ("PUT", "/orders/4821"),
@@ -71,13 +73,15 @@ def test_the_document_declares_that_a_length_is_required() -> None:
         for method, operation in operations.items()
         if method in ("post", "put")
     ]
-    assert len(with_body) == 4
+    assert len(with_body) == 6
     assert all("411" in responses and "400" in responses for responses in with_body)
 
 
 @pytest.mark.parametrize(("body", "status"), [(None, 200), ({}, 200), ({"why": "x"}, 422)])
 def test_withdraw_takes_no_fields(caller: Caller, body: Any, status: int) -> None:
-    action = builders.action(builders.order(), amount_minor=15_000)
+    action = builders.action(
+        builders.order(), amount_minor=15_000, proposer=caller.key.split("_")[2]
+    )
     answer = caller.call("POST", f"/refunds/{action.action_id}/withdraw", body)
     assert answer.status_code == status
     action.refresh_from_db()

@@ -116,4 +116,4 @@ def test_the_desk_shows_who_answers_for_a_key_and_not_its_digest():
         text = client.get(address).content.decode()
         assert key.prefix in text
         assert "ada" in text
-        assert key.secret_sha256 not in text
+        assert key.secrets.get().sha256 not in text

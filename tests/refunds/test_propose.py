@@ -21,6 +21,7 @@ from refunds.models import AgentNote, Order, RefundAction, RefundEvent
 from refunds.propose import (
     NOTE_CHARACTERS_MAX,
     Conflict,
+    OfAnotherAgent,
     Proposal,
     Recorded,
     Replayed,
@@ -177,18 +178,29 @@ def test_other_content_under_the_same_ids_is_a_conflict(field: str, value: Any) 
     [
         {"note": "another story"},
         {"refunded_so_far_minor": 5},
-        {"proposer": "agent-2"},
         {"request_ref": "http-2"},
         {"currency": "usd"},
     ],
 )
-def test_words_beliefs_and_credentials_are_not_part_of_the_identity(changes: Any) -> None:
+def test_words_and_beliefs_are_not_part_of_the_identity(changes: Any) -> None:
     proposal = builders.proposal(builders.order(), note="a story")
     propose_refund(proposal=proposal)
     before = rows()
     assert isinstance(propose_refund(proposal=replace(proposal, **changes)), Replayed)
     assert rows() == before
     assert AgentNote.objects.get().text == "a story"
+
+
+def test_another_agents_action_is_neither_changed_nor_told() -> None:
+    proposal = builders.proposal(builders.order())
+    propose_refund(proposal=proposal)
+    before = rows()
+    for changes in ({}, {"amount_minor": 1}):
+        other = replace(proposal, proposer="agent-2", **changes)  # type: ignore[arg-type]
+        answer = propose_refund(proposal=other)
+        action_id = f"refund:order-{proposal.order_id}:request-{proposal.request_id}"
+        assert answer == OfAnotherAgent(action_id=action_id)
+    assert rows() == before
 
 
 def test_a_replay_is_answered_though_the_order_changed_its_facts() -> None:
