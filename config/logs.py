@@ -111,6 +111,8 @@ def logging_settings(level: str) -> dict[str, Any]:
             "celery.beat": {"level": "WARNING"},
             "django_structlog.celery": {"level": "WARNING"},
             "kombu": {"level": "WARNING"},
+            # One line for each call, with what the model wrote.
+            "django_mcpz.calls": {"level": "WARNING"},
             "stripe": {"level": "WARNING"},
             "urllib3": {"level": "WARNING"},
         },
