@@ -65,6 +65,12 @@ def key(transactional_db: None) -> str:
     return create_key(name="shop").key
 
 
+@pytest.fixture
+def agent(key: str) -> str:
+    """The public name of that key's agent: whose actions it may read."""
+    return key.split("_")[2]
+
+
 @pytest.fixture(params=["blocking", "asyncio"])
 def way(request: pytest.FixtureRequest) -> str:
     """Each test that takes a client is run with both kinds."""

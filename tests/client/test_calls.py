@@ -94,14 +94,14 @@ def test_the_same_proposal_again_is_the_same_action(refunds: Client) -> None:
 
 
 def test_the_actions_of_an_order_are_listed_page_by_page(
-    refunds: Client, proxy: FaultyProxy
+    refunds: Client, proxy: FaultyProxy, agent: str
 ) -> None:
     order = builders.order()
-    made = [builders.action(order, amount_minor=100 + n).action_id for n in range(53)]
+    made = [builders.action(order, proposer=agent, amount_minor=100 + n) for n in range(53)]
 
     listed = refunds.list_refunds(order.order_id)
 
-    assert [action.action_id for action in listed] == made[::-1]
+    assert [action.action_id for action in listed] == [row.action_id for row in made[::-1]]
     assert len(proxy.sent("GET")) == 2
 
 
@@ -168,9 +168,8 @@ def test_other_content_under_the_same_ids_is_a_conflict_with_the_action(refunds:
     assert caught.value.action.action_id == first.action_id
 
 
-def test_a_withdrawal_that_comes_too_late_carries_the_action(refunds: Client) -> None:
-    order = builders.order()
-    action = builders.action(order)
+def test_a_withdrawal_that_comes_too_late_carries_the_action(refunds: Client, agent: str) -> None:
+    action = builders.action(builders.order(), proposer=agent)
     builders.claimed(action)
 
     with pytest.raises(Problem) as caught:
@@ -212,8 +211,10 @@ def test_an_address_or_a_key_that_cannot_be_right_is_refused_at_once(
 # ---- waiting
 
 
-def test_waiting_ends_when_nothing_more_happens(refunds: Client, proxy: FaultyProxy) -> None:
-    action = builders.action(builders.order())
+def test_waiting_ends_when_nothing_more_happens(
+    refunds: Client, proxy: FaultyProxy, agent: str
+) -> None:
+    action = builders.action(builders.order(), proposer=agent)
     passed_on = proxy.pass_on
 
     def rejected_after_two_reads(arrived: Any) -> Reply:
@@ -233,9 +234,9 @@ def test_waiting_ends_when_nothing_more_happens(refunds: Client, proxy: FaultyPr
 
 
 def test_what_takes_longer_than_the_deadline_is_answered_as_it_is(
-    refunds: Client, proxy: FaultyProxy
+    refunds: Client, proxy: FaultyProxy, agent: str
 ) -> None:
-    action = builders.action(builders.order(), amount_minor=15_000)
+    action = builders.action(builders.order(), proposer=agent, amount_minor=15_000)
     began = time.monotonic()
 
     waited = refunds.wait_until_final(action.action_id, timeout_seconds=20)
@@ -245,8 +246,10 @@ def test_what_takes_longer_than_the_deadline_is_answered_as_it_is(
     assert len(proxy.arrived) == 1
 
 
-def test_waiting_asks_only_for_what_changed(refunds: Client, proxy: FaultyProxy) -> None:
-    action = builders.action(builders.order())
+def test_waiting_asks_only_for_what_changed(
+    refunds: Client, proxy: FaultyProxy, agent: str
+) -> None:
+    action = builders.action(builders.order(), proposer=agent)
     passed_on = proxy.pass_on
 
     def with_etag(arrived: Any) -> Reply:

@@ -282,14 +282,14 @@ def test_an_overloaded_service_is_quoted_once_patience_is_over(
 
 
 def test_a_revoked_key_after_a_lost_answer_leaves_the_outcome_unknown(
-    refunds: Client, proxy: FaultyProxy, key: str
+    refunds: Client, proxy: FaultyProxy, agent: str
 ) -> None:
     order = builders.order()
     passed_on = proxy.pass_on
 
     def revoked_afterwards(arrived: Any) -> Any:
         reply = passed_on(arrived)
-        revoke_key(prefix=key.split("_")[2])
+        revoke_key(prefix=agent)
         connection.close()  # this thread's own
         return reply
 
