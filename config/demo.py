@@ -341,6 +341,12 @@ def invite(story: Story) -> None:
     """What a person can do next, on the stack that stays up."""
     stack, password = story.stack, new_reviewer()
     now = datetime.now().astimezone().strftime("%H%M%S")
+    order_id = story.fresh_order(number=4823, captured_minor=12_000)
+    session = story.agent.call(
+        "POST",
+        "/api/v1/sessions",
+        {"order_id": order_id, "request_id": "1", "expires_in_seconds": 86_400},
+    )
     print(
         f"""
 The case of chapter 2 waits for you:
@@ -355,6 +361,11 @@ Propose the next refund yourself:
     "amount_minor": 500, "currency": "USD", "reason": "damaged"}}'
   Send it twice: the second answer is the same action. The provider's own ledger:
   curl -s {stack.sandbox_url}/_sandbox/ledger
+
+Or let a model propose it. Its tools get a session, made for order {order_id} and one request; they
+choose neither. Programs that use these two, for eight agent frameworks, are in examples/:
+  export REFUND_MCP_URL={stack.url}/mcp
+  export REFUND_SESSION_TOKEN={session["token"]}
 API: {stack.url}/api/v1/docs
 """,
         flush=True,
