@@ -31,6 +31,7 @@ export async function run({ prompt, mcpUrl, token, modelUrl, model, approval = n
     name: "refunds",
     url: mcpUrl,
     requestInit: { headers: { Authorization: `Bearer ${token}` } },
+    clientSessionTimeoutSeconds: 30, // The default, 5, gives up connecting on a busy machine.
   });
   const runner = new Runner({
     modelProvider: new OpenAIProvider({ baseURL: modelUrl, apiKey: process.env.OPENAI_API_KEY }),

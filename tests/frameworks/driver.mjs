@@ -22,9 +22,21 @@ console.log = console.info = console.debug = console.error; // stdout carries an
 // A rejection that a framework left behind after its answer must not end the other cells.
 process.on("unhandledRejection", (reason) => console.error("left behind:", reason));
 
+// Loading a framework holds up everything else for seconds on a busy machine, and the clients' own
+// timeouts would fire meanwhile. So what was asked for so far is loaded before any cell runs.
+const loading = new Map();
+
+function load({ example }) {
+  if (!/^[a-z_]+$/.test(example)) throw new Error(`no such example: ${example}`);
+  if (!loading.has(example)) {
+    loading.set(example, import(`../../examples/js/${example}_refund.mjs`));
+  }
+  return loading.get(example);
+}
+
 async function runCell(cell) {
-  if (!/^[a-z_]+$/.test(cell.example)) throw new Error(`no such example: ${cell.example}`);
-  const { run } = await import(`../../examples/js/${cell.example}_refund.mjs`);
+  const { run } = await load(cell);
+  await Promise.allSettled(loading.values());
   return run({
     prompt: cell.prompt,
     mcpUrl: cell.mcp_url,
@@ -58,7 +70,7 @@ async function answer(line) {
     const words = await within(CELL_SECONDS_MAX, runCell(cell));
     result = { id, answer: String(words ?? ""), error: null };
   } catch (error) {
-    result = { id, answer: null, error: `${error?.name}: ${error?.message}` };
+    result = { id, answer: null, error: `${error?.name}: ${error?.message}`.slice(0, 500) };
     console.error(`cell ${id}:`, error);
   }
   process.stdout.write(`${JSON.stringify(result)}\n`);
