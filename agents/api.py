@@ -7,10 +7,10 @@ a worker acts after it.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import NinjaAPI, Path, Query
+from ninja import Header, NinjaAPI, Path, Query
 from ninja.openapi.schema import OpenAPISchema
 from pydantic import BaseModel
 
@@ -25,15 +25,20 @@ from agents.answers import (
 )
 from agents.bearer import AgentBearer
 from agents.callers import Caller
+from agents.conditional import unless_unchanged
 from agents.door import problem_of, refuse_unknown_parameters
+from agents.idempotency_key import HEADER, ValueOfAnotherAction
 from agents.models import Scope
 from agents.problems import CONTENT_TYPE, FieldProblem, Kind, ProblemDetails, ProblemFound, problem
 from agents.sessions import action_id_of, open_session, revoke_session
 from agents.shapes import (
+    PAGE_MAX,
     ActionId,
     Cursor,
     ExplainIn,
+    IdempotencyKey,
     Identifier,
+    Limit,
     OpenedSessionAnswer,
     OrderAnswer,
     OrderIn,
@@ -60,8 +65,6 @@ from refunds.propose import (
 from refunds.withdraw import TooLate
 
 log = logging.getLogger(__name__)
-
-PAGE_MAX = 50
 
 
 class DoorAPI(NinjaAPI):
@@ -149,7 +152,7 @@ def put_order(request: HttpRequest, order_id: Path[Identifier], order: OrderIn) 
 @api.get(
     "/orders/{order_id}",
     auth=_OWN_ORDER,
-    response=_answers({200: OrderAnswer}, Kind.ORDER_UNKNOWN),
+    response=_answers({200: OrderAnswer, 304: None}, Kind.ORDER_UNKNOWN),
     operation_id="get_order",
     summary="An order's balances",
 )
@@ -160,7 +163,9 @@ def get_order(request: HttpRequest, order_id: Path[Identifier]) -> HttpResponse:
     if session is not None and order_id != session.order.order_id:
         return _order_unknown(order_id)
     order = Order.objects.filter(order_id=order_id).first()
-    return _order_unknown(order_id) if order is None else _json(OrderAnswer.of(order))
+    if order is None:
+        return _order_unknown(order_id)
+    return unless_unchanged(request, _json(OrderAnswer.of(order)))
 
 
 @api.post(
@@ -186,7 +191,7 @@ def post_session(request: HttpRequest, session: SessionIn) -> HttpResponse:
 @api.get(
     "/sessions/current",
     auth=_OWN_SESSION,
-    response=_answers({200: SessionAnswer}, Kind.SESSION_UNKNOWN),
+    response=_answers({200: SessionAnswer, 304: None}, Kind.SESSION_UNKNOWN),
     operation_id="get_current_session",
     summary="The session that calls",
 )
@@ -198,7 +203,7 @@ def get_current_session(request: HttpRequest) -> HttpResponse:
         return problem(
             Kind.SESSION_UNKNOWN, detail="An agent key calls, not a session. Nothing was done."
         )
-    return _json(SessionAnswer.of(session))
+    return unless_unchanged(request, _json(SessionAnswer.of(session)))
 
 
 @api.delete(
@@ -231,7 +236,11 @@ def delete_session(request: HttpRequest, session_id: Path[SessionId]) -> HttpRes
     operation_id="propose_refund",
     summary="Propose a refund",
 )
-def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
+def post_refund(
+    request: HttpRequest,
+    proposal: ProposalIn,
+    idempotency_key: Annotated[IdempotencyKey | None, Header(alias=HEADER)] = None,
+) -> HttpResponse:
     """Record one refund and decide it. 201: new. 200: the same was here before, and this is it.
 
     The policy's verdict is part of the answer, whatever it is. A proposal whose answer was lost may
@@ -246,9 +255,18 @@ def post_refund(request: HttpRequest, proposal: ProposalIn) -> HttpResponse:
         request_id_of_merchant=merchant_request_id,
         **proposal.model_dump(exclude={"lines", "order_id", "request_id"}),
         lines=tuple(ProposalLine(**line.model_dump()) for line in proposal.lines),
+        idempotency_value=idempotency_key,
     )
     if isinstance(proposed, UnknownOrder):
         return _order_unknown(proposed.order_id)
+    if isinstance(proposed, ValueOfAnotherAction):
+        return problem(
+            Kind.IDEMPOTENCY_CONFLICT,
+            detail=f"Another action was recorded under this {HEADER}. Nothing was recorded now. "
+            "Do not choose another key or other ids to get round it; ask a person.",
+            fields=[FieldProblem(field=HEADER, reason="belongs to another action")],
+            action=calls.read(caller=caller, action_id=proposed.action_id),
+        )
     if isinstance(proposed, StaleBelief):
         return problem(
             Kind.STALE_BALANCE,
@@ -333,7 +351,7 @@ def post_withdrawal_of_session(request: HttpRequest) -> HttpResponse:
 @api.get(
     "/refunds/{action_id}",
     auth=_OWN_REFUND,
-    response=_answers({200: ActionAnswer}, Kind.ACTION_UNKNOWN),
+    response=_answers({200: ActionAnswer, 304: None}, Kind.ACTION_UNKNOWN),
     operation_id="get_refund",
     summary="A refund action",
 )
@@ -341,7 +359,9 @@ def get_refund(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
     """Its state, its decision, and one sentence on what to do next."""
     refuse_unknown_parameters(request)
     answer = calls.read(caller=_caller(request), action_id=action_id)
-    return _action_unknown(action_id) if answer is None else _json(answer)
+    if answer is None:
+        return _action_unknown(action_id)
+    return unless_unchanged(request, _json(answer))
 
 
 @api.get(
@@ -355,12 +375,13 @@ def list_refunds(
     request: HttpRequest,
     order_id: Query[Identifier | None] = None,
     cursor: Query[Cursor | None] = None,
+    limit: Query[Limit | None] = None,
 ) -> HttpResponse:
-    """Newest first, 50 at a time; `cursor` takes the `next_cursor` of the page before.
+    """Newest first, `limit` (50) at a time; `cursor` takes the `next_cursor` of the page before.
 
     A session needs no `order_id` and gets its one action, or none yet.
     """
-    refuse_unknown_parameters(request, "order_id", "cursor")
+    refuse_unknown_parameters(request, "order_id", "cursor", "limit")
     caller = _caller(request)
     actions = RefundAction.objects.filter(proposed_by=caller.key.prefix).order_by("-pk")
     if caller.session is not None:
@@ -375,11 +396,12 @@ def list_refunds(
     actions = actions.filter(order__order_id=order_id)
     if cursor is not None:
         actions = actions.filter(pk__lt=int(cursor))
-    found = read_answers(actions[: PAGE_MAX + 1])
+    size = limit or PAGE_MAX
+    found = read_answers(actions[: size + 1])
     if not found and not Order.objects.filter(order_id=order_id).exists():
         return _order_unknown(order_id)
-    page = found[:PAGE_MAX]
-    more = str(page[-1][0]) if len(found) > PAGE_MAX else None
+    page = found[:size]
+    more = str(page[-1][0]) if len(found) > size else None
     return _json(ActionPage(data=[answer for _, answer in page], next_cursor=more))
 
 

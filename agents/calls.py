@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from agents.answers import ActionAnswer, read_answer
 from agents.callers import Caller
+from agents.idempotency_key import ValueOfAnotherAction, propose_under_value
 from agents.request_id import request_id
 from agents.sessions import action_id_of
 from refunds.models import RefundAction
@@ -26,29 +27,32 @@ def propose(
     note: str = "",
     lines: tuple[ProposalLine, ...] = (),
     refunded_so_far_minor: int | None = None,
-) -> Proposed:
+    idempotency_value: str | None = None,
+) -> Proposed | ValueOfAnotherAction:
     """Propose a refund in a caller's name; see `refunds.propose.propose_refund` for what it raises.
 
     Of a session, the ids must be the session's own: whoever calls this has seen to it.
+    `idempotency_value` is the second fence of agents/idempotency_key.py.
     """
     session = caller.session
-    return propose_refund(
-        proposal=Proposal(
-            order_id=order_id,
-            request_id=request_id_of_merchant,
-            amount_minor=amount_minor,
-            currency=currency,
-            reason=reason,
-            note=note,
-            lines=lines,
-            refunded_so_far_minor=refunded_so_far_minor,
-            proposer=caller.key.prefix,
-            proposer_owner_id=caller.key.owner_id,
-            request_ref=request_id(),
-            session=session.prefix if session else "",
-            amount_minor_max=session.max_amount_minor if session else None,
-        )
+    proposal = Proposal(
+        order_id=order_id,
+        request_id=request_id_of_merchant,
+        amount_minor=amount_minor,
+        currency=currency,
+        reason=reason,
+        note=note,
+        lines=lines,
+        refunded_so_far_minor=refunded_so_far_minor,
+        proposer=caller.key.prefix,
+        proposer_owner_id=caller.key.owner_id,
+        request_ref=request_id(),
+        session=session.prefix if session else "",
+        amount_minor_max=session.max_amount_minor if session else None,
     )
+    if idempotency_value is None:
+        return propose_refund(proposal=proposal)
+    return propose_under_value(key=caller.key, value=idempotency_value, proposal=proposal)
 
 
 def read(*, caller: Caller, action_id: str) -> ActionAnswer | None:

@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from effects.models import AbstractEvent, append_only
 from effects.triggers import frozen, no_delete, no_truncate, written_once
-from refunds.models import Order
+from refunds.models import Order, RefundAction
 
 
 class Scope(models.TextChoices):
@@ -133,3 +133,26 @@ class AgentKeyEvent(AbstractEvent):
 
     class Meta:
         triggers: ClassVar[list[Any]] = append_only()
+
+
+class IdempotencyValue(models.Model):
+    """A value of the `Idempotency-Key` header that an agent recorded an action under.
+
+    It belongs to that action for ever: a second fence, and never the action's identity.
+    """
+
+    key = models.ForeignKey(AgentKey, on_delete=models.PROTECT, related_name="+")
+    value = models.CharField(max_length=255)
+    action = models.ForeignKey(RefundAction, on_delete=models.PROTECT, related_name="+")
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        triggers: ClassVar[list[Any]] = append_only()
+        constraints = [
+            models.UniqueConstraint(
+                fields=["key", "value"], name="idempotency_value_belongs_to_one_action"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.value} of {self.key_id}"

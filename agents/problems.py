@@ -33,6 +33,11 @@ class Kind(Enum):
     NOT_FOUND = ("not-found", 404, "There is nothing at this address")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This address does not take this method")
     ACTION_CONFLICT = ("action-conflict", 409, "These ids were used before with other content")
+    IDEMPOTENCY_CONFLICT = (
+        "idempotency-conflict",
+        422,
+        "This Idempotency-Key belongs to another action",
+    )
     TOO_LATE = ("too-late", 409, "It cannot be withdrawn any more")
     LENGTH_REQUIRED = ("length-required", 411, "The length of the body must be stated")
     STALE_BALANCE = ("stale-balance", 412, "The order's refunded amount is another")

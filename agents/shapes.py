@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from agents.idempotency_key import HEADER_PATTERN, HEADER_REASON, value_of_header
 from agents.models import AgentSession
 from agents.sessions import (
     EXPIRES_IN_SECONDS_DEFAULT,
@@ -25,6 +26,7 @@ from refunds.orders import OrderFacts
 from refunds.propose import NOTE_CHARACTERS_MAX
 
 LINES_MAX = 200
+PAGE_MAX = 50
 # A merchant's clock that is wrong by decades is a mistake, and a year 1 does not fit every zone.
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 _LATEST = datetime(2100, 1, 1, tzinfo=UTC)
@@ -57,6 +59,14 @@ def _currency(value: str) -> str:
         raise PydanticCustomError("currency", "{reason}", {"reason": error.reason}) from None
 
 
+def _limit(value: object) -> int:
+    """What a parameter says, as it is written in plain digits."""
+    if not isinstance(value, str) or not _LIMIT.fullmatch(value):
+        raise PydanticCustomError("limit", f"must be an integer of 1 to {PAGE_MAX}")
+    return int(value)
+
+
+_LIMIT = re.compile(r"[1-9]|[1-4][0-9]|50")
 _SESSION_ID = "^[0-9a-f]{1,64}$"
 _IDENTIFIER = f"^{IDENTIFIER_PATTERN}$"
 _ACTION_ID = f"^refund:order-{IDENTIFIER_PATTERN}:request-{IDENTIFIER_PATTERN}$"
@@ -79,6 +89,7 @@ PATTERN_REASONS = {
     _ACCOUNT: "must be empty, acct_…, alias:NAME or alias:NAME/acct_…",
     _METHOD: "must hold only characters of A-Z a-z 0-9 _ . -",
     _EMAIL: "must be an email address",
+    HEADER_PATTERN: HEADER_REASON,
 }
 
 Identifier = Annotated[str, Field(pattern=_IDENTIFIER, examples=["4821"])]
@@ -91,6 +102,18 @@ ActionId = Annotated[
 ]
 SessionId = Annotated[str, Field(pattern=_SESSION_ID)]
 Cursor = Annotated[str, Field(pattern=_CURSOR)]
+Limit = Annotated[int, BeforeValidator(_limit), Field(ge=1, le=PAGE_MAX)]
+IdempotencyKey = Annotated[
+    str,
+    Field(
+        pattern=HEADER_PATTERN,
+        examples=["ticket-88-refund-1"],
+        description="A second fence for the proposer's own clients, and never the identity: a "
+        "value under which an action was recorded belongs to that action for ever, and a new "
+        "action under it is refused. Plain, or in double quotes as the draft of the header has it.",
+    ),
+    AfterValidator(value_of_header),
+]
 Currency = Annotated[str, Field(pattern=_CURRENCY, examples=["USD"]), AfterValidator(_currency)]
 Minor = Annotated[int, Field(ge=0, le=AMOUNT_MINOR_MAX, examples=[7900])]
 Time = Annotated[datetime, BeforeValidator(_time)]

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from agents.answers import NEXT, POLL_AFTER_SECONDS, STALE_APPROVAL_TOLD
-from agents.api import PAGE_MAX
+from agents.shapes import PAGE_MAX
 from effects.cases import open_case
 from effects.claim import claim
 from effects.models import Case
@@ -255,6 +255,26 @@ def test_an_orders_actions_are_listed_newest_first_in_pages(caller: Caller) -> N
     assert rest["next_cursor"] is None
 
 
+def test_a_page_may_be_smaller(caller: Caller) -> None:
+    order = builders.order(captured_minor=100_000)
+    proposer = caller.key.split("_")[2]
+    for _ in range(5):
+        builders.action(order, amount_minor=100, proposer=proposer)
+    seen: list[str] = []
+    sizes: list[int] = []
+    cursor = ""
+    while True:
+        path = f"/refunds?order_id={order.order_id}&limit=2{cursor}"
+        page = read(caller.call("GET", path), 200)
+        seen += [action["action_id"] for action in page["data"]]
+        sizes.append(len(page["data"]))
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert sizes == [2, 2, 1]
+    assert len(set(seen)) == 5
+
+
 def test_an_order_without_actions_is_an_empty_list_and_an_unknown_one_404(caller: Caller) -> None:
     order = builders.order()
     assert read(caller.call("GET", f"/refunds?order_id={order.order_id}"), 200)["data"] == []
@@ -317,6 +337,11 @@ def test_what_each_call_costs_in_statements_and_commits(
     # was used of them, the action, its decision, its two events. The answer of a new action is made
     # of what was just written.
     assert counted(lambda: propose(caller, order, 201)) == (9, 1)
+    # With an Idempotency-Key: a savepoint and its release, the value, and whose it is.
+    body = refund_body(order.order_id, request_id="4", amount_minor=100)
+    fenced = {"Idempotency-Key": "job-1"}
+    call = lambda: read(caller.call("POST", "/refunds", body, **fenced), 201)  # noqa: E731
+    assert counted(call) == (13, 1)
     # The key, is it known, the answer.
     assert counted(lambda: propose(caller, order, 200)) == (3, 0)
     assert counted(lambda: propose(caller, order, 409, amount_minor=1)) == (3, 0)
