@@ -16,6 +16,9 @@ PY := .venv/bin/python
 # How many test processes. The suite starts real servers and workers: more than the cores only slows it.
 N ?= 2
 T ?= tests
+# The suite starts Python hundreds of times: where the machine forbids it to keep what it compiled, each
+# start compiles this source again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first Python that is new enough; PYTHON=/path/to/python names another.
 define find_python
@@ -48,7 +51,7 @@ demo: deps-run
 	@exec $(PY) -m config.demo $(if $(ONCE),--once)
 
 test: deps
-	@exec $(PY) -m pytest -n $(N) --dist worksteal $(T) $(ARGS)
+	@exec $(PY) -m pytest -n $(N) $(T) $(ARGS)
 
 check: deps
 	$(PY) -m ruff check .
