@@ -43,6 +43,18 @@ NEXT: dict[State, str] = {
     State.CANCELLED: "Withdrawn; nothing was sent. There is nothing left to do.",
 }
 
+# What a rule is about is sometimes not the caller's: other agents' refunds, or the customer's. The
+# staff reads which; an agent reads that.
+TOLD_OF_OTHERS = {
+    "velocity": "a limit of refunds is reached, or what counts in it is not known",
+    "budget": "a budget is reached, or what counts in it is not known",
+    "goodwill_budget": "a budget is reached, or what counts in it is not known",
+    "open_action": "another refund of this order, or a case, is open",
+    "duplicate_suspect": "it is like another refund of this order",
+}
+# What the merchant believes of the customer is told by no word of it, not even a verdict.
+NOT_TOLD = ("customer_risk",)
+
 # How soon another read can show something new, by who moves the state on.
 POLL_AFTER_SECONDS: dict[State, int] = {
     State.HELD: 60,
@@ -62,11 +74,6 @@ class RuleAnswer(BaseModel):
     why: str
     tier: int | None = Field(
         default=None, description="of REVIEW: the least tier of who approves that this rule asks"
-    )
-    related: list[str] = Field(
-        default=[],
-        description="the other refunds of the order that it is about, by their action id, or by "
-        "the provider's where they were made elsewhere",
     )
 
 
@@ -182,7 +189,7 @@ def explain_answer(explained: Explained) -> ExplainAnswer:
             "verdict": decision.verdict.name,
             "tier": decision.tier if is_review else None,
             "people": decision.people if is_review else None,
-            "rules": [rule.as_json() for rule in decision.rules],
+            "rules": _told_rules([rule.as_json() for rule in decision.rules]),
             "policy_version": explained.policy_version,
         }
     )
@@ -236,6 +243,26 @@ def _beside() -> dict[str, Subquery]:
     }
 
 
+def _told_decision(decision: dict[str, Any] | None) -> DecisionAnswer | None:
+    if decision is None:
+        return None
+    return DecisionAnswer(**{**decision, "rules": _told_rules(decision["rules"])})
+
+
+def _told_rules(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the rules said, without what is not the caller's to know."""
+    return [
+        {
+            **{name: rule.get(name) for name in RuleAnswer.model_fields},
+            "why": rule["why"]
+            if rule["verdict"] == Verdict.ALLOW.name
+            else TOLD_OF_OTHERS.get(rule["rule"], rule["why"]),
+        }
+        for rule in rules
+        if rule["rule"] not in NOT_TOLD
+    ]
+
+
 def _told(case: dict[str, Any] | None) -> CaseAnswer | None:
     """A case as its caller hears of it: whose approval lapsed, and why, is the reviewers' own."""
     if case is None:
@@ -258,7 +285,7 @@ def _answer(row: dict[str, Any]) -> ActionAnswer:
         reason=row["reason"],
         order_version=row["bound_version"],
         payload_hash=row["payload_hash"],
-        decision=row["newest_decision"],
+        decision=_told_decision(row["newest_decision"]),
         approval=row["newest_approval"],
         provider=ProviderAnswer(
             name=row["provider"],

@@ -28,8 +28,9 @@ from agents.callers import Caller
 from agents.conditional import unless_unchanged
 from agents.door import problem_of, refuse_unknown_parameters
 from agents.idempotency_key import HEADER, ValueOfAnotherAction
-from agents.models import Scope
+from agents.models import Scope, SecurityEvent
 from agents.problems import CONTENT_TYPE, FieldProblem, Kind, ProblemDetails, ProblemFound, problem
+from agents.security import address_of, record, record_unknown_action, record_unknown_session
 from agents.sessions import action_id_of, open_session, revoke_session
 from agents.shapes import (
     PAGE_MAX,
@@ -65,6 +66,8 @@ from refunds.propose import (
 from refunds.withdraw import TooLate
 
 log = logging.getLogger(__name__)
+
+OUTSIDE_ITS_ORDER = SecurityEvent.Kind.OUTSIDE_ITS_ORDER
 
 
 class DoorAPI(NinjaAPI):
@@ -159,8 +162,9 @@ def put_order(request: HttpRequest, order_id: Path[Identifier], order: OrderIn) 
 def get_order(request: HttpRequest, order_id: Path[Identifier]) -> HttpResponse:
     """What was captured, refunded, reserved and disputed, and what may still be refunded."""
     refuse_unknown_parameters(request)
-    session = _caller(request).session
-    if session is not None and order_id != session.order.order_id:
+    caller = _caller(request)
+    if caller.session is not None and order_id != caller.session.order.order_id:
+        record(kind=OUTSIDE_ITS_ORDER, caller=caller, address=address_of(request))
         return _order_unknown(order_id)
     order = Order.objects.filter(order_id=order_id).first()
     if order is None:
@@ -216,7 +220,9 @@ def get_current_session(request: HttpRequest) -> HttpResponse:
 def delete_session(request: HttpRequest, session_id: Path[SessionId]) -> HttpResponse:
     """End a session from the next request on. 204 also when it had ended before."""
     refuse_unknown_parameters(request)
-    if not revoke_session(key=_caller(request).key, session_id=session_id):
+    caller = _caller(request)
+    if revoke_session(key=caller.key, session_id=session_id, actor=caller.actor) is None:
+        record_unknown_session(caller=caller, request=request, session_id=session_id)
         return problem(
             Kind.SESSION_UNKNOWN, detail=f"There is no session {session_id}. Nothing was done."
         )
@@ -248,7 +254,7 @@ def post_refund(
     """
     refuse_unknown_parameters(request)
     caller = _caller(request)
-    order_id, merchant_request_id = _ids(caller=caller, proposal=proposal)
+    order_id, merchant_request_id = _ids(request, caller=caller, proposal=proposal)
     proposed = calls.propose(
         caller=caller,
         order_id=order_id,
@@ -278,6 +284,7 @@ def post_refund(
         _told("Recorded", "proposal.recorded", answer)
         return _json(answer, status=201)
     if isinstance(proposed, OfAnotherAgent):
+        record(kind=SecurityEvent.Kind.OF_ANOTHER_AGENT, caller=caller, address=address_of(request))
         return problem(
             Kind.ACTION_CONFLICT,
             detail=f"{proposed.action_id} was proposed by another agent. Nothing was changed or "
@@ -287,12 +294,13 @@ def post_refund(
     return _known(proposed, caller=caller)
 
 
-def _ids(*, caller: Caller, proposal: ProposalIn) -> tuple[str, str]:
+def _ids(request: HttpRequest, *, caller: Caller, proposal: ProposalIn) -> tuple[str, str]:
     """The order's and the request's id of a proposal: the session's own, or those it states."""
     stated = {"order_id": proposal.order_id, "request_id": proposal.request_id}
     if caller.session is not None:
         own = {"order_id": caller.session.order.order_id, "request_id": caller.session.request_id}
         if any(value not in (None, own[name]) for name, value in stated.items()):
+            record(kind=OUTSIDE_ITS_ORDER, caller=caller, address=address_of(request))
             raise ProblemFound(
                 Kind.ACTION_UNKNOWN,
                 detail="This session is for another order or request. Nothing was done. Leave "
@@ -345,7 +353,7 @@ def post_withdrawal_of_session(request: HttpRequest) -> HttpResponse:
             detail="An agent key names the action: POST /api/v1/refunds/{action_id}/withdraw. "
             "Nothing was done.",
         )
-    return _withdraw(caller=caller, action_id=action_id_of(caller.session))
+    return _withdraw(request, action_id=action_id_of(caller.session))
 
 
 @api.get(
@@ -360,7 +368,7 @@ def get_refund(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
     refuse_unknown_parameters(request)
     answer = calls.read(caller=_caller(request), action_id=action_id)
     if answer is None:
-        return _action_unknown(action_id)
+        return _action_unknown(request, action_id)
     return unless_unchanged(request, _json(answer))
 
 
@@ -386,6 +394,7 @@ def list_refunds(
     actions = RefundAction.objects.filter(proposed_by=caller.key.prefix).order_by("-pk")
     if caller.session is not None:
         if order_id not in (None, caller.session.order.order_id):
+            record(kind=OUTSIDE_ITS_ORDER, caller=caller, address=address_of(request))
             return _order_unknown(str(order_id))
         order_id = caller.session.order.order_id
         actions = actions.filter(action_id=action_id_of(caller.session))
@@ -416,13 +425,14 @@ def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResp
     """Take it back before a worker has it. 200 also when it was withdrawn before. Takes no body."""
     refuse_unknown_parameters(request)
     _refuse_fields(request)
-    return _withdraw(caller=_caller(request), action_id=action_id)
+    return _withdraw(request, action_id=action_id)
 
 
-def _withdraw(*, caller: Caller, action_id: str) -> HttpResponse:
+def _withdraw(request: HttpRequest, *, action_id: str) -> HttpResponse:
+    caller = _caller(request)
     withdrawn = calls.withdraw(caller=caller, action_id=action_id)
     if withdrawn is None:
-        return _action_unknown(action_id)
+        return _action_unknown(request, action_id)
     answer = _must_read(action_id, caller=caller)
     if isinstance(withdrawn, TooLate):
         _told("Too late to withdraw", "withdrawal.too_late", answer)
@@ -490,7 +500,8 @@ def _order_unknown(order_id: str) -> HttpResponse:
     )
 
 
-def _action_unknown(action_id: str) -> HttpResponse:
+def _action_unknown(request: HttpRequest, action_id: str) -> HttpResponse:
+    record_unknown_action(caller=_caller(request), request=request, action_id=action_id)
     return problem(Kind.ACTION_UNKNOWN, detail=f"There is no action {action_id}. Nothing was done.")
 
 

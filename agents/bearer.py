@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
 from agents.callers import Caller
-from agents.keys import find_key
-from agents.models import Scope
+from agents.keys import ProvedKey, note_use, prove_key
+from agents.models import Scope, SecurityEvent
 from agents.problems import Kind, ProblemFound
-from agents.sessions import find_session
+from agents.security import address_of, record
+from agents.sessions import prove_session
 from agents.strict_json import require_whole_body
+
+log = logging.getLogger(__name__)
 
 
 class AgentBearer(HttpBearer):
@@ -31,15 +37,17 @@ class AgentBearer(HttpBearer):
         did not come whole. It is looked at here, as the one place before every call that no
         stranger gets to: reading a body takes time.
         """
-        caller = find_caller(token)
+        caller = find_caller(token, request=request)
         if caller is None:
             return None
         if caller.session is not None and not self.sessions:
+            record(kind=SecurityEvent.Kind.NOT_FOR_THIS, caller=caller, address=address_of(request))
             raise ProblemFound(
                 Kind.FORBIDDEN,
                 detail="A session is for proposing and reading its one refund. Nothing was done.",
             )
         if caller.session is None and self.scope not in caller.key.scopes:
+            record(kind=SecurityEvent.Kind.NOT_FOR_THIS, caller=caller, address=address_of(request))
             raise ProblemFound(
                 Kind.FORBIDDEN,
                 detail=f"This key was made without the scope {self.scope.value}. Nothing was done.",
@@ -49,10 +57,40 @@ class AgentBearer(HttpBearer):
         return caller
 
 
-def find_caller(token: str) -> Caller | None:
-    """The caller that a key or a session's token proves, or None."""
-    session = find_session(token)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Whose credential a text is. `is_over`: it proves who calls, and opens nothing any more."""
+
+    caller: Caller
+    is_over: bool
+    key: ProvedKey | None = None
+
+
+def prove(token: str) -> Proof | None:
+    """Whose this text is; None for text that is nobody's. One query, and nothing is written."""
+    session = prove_session(token)
     if session is not None:
-        return Caller(key=session.key, session=session)
-    key = find_key(token)
-    return None if key is None else Caller(key=key)
+        bound = session.session
+        return Proof(caller=Caller(key=bound.key, session=bound), is_over=session.is_over)
+    key = prove_key(token)
+    if key is None:
+        return None
+    return Proof(caller=Caller(key=key.key), is_over=key.is_over, key=key)
+
+
+def find_caller(token: str, *, request: HttpRequest) -> Caller | None:
+    """The caller that a usable key or session's token proves, or None.
+
+    One query. The first use of a key on a day costs a second one, which writes the day down; the
+    use of a credential that is over is recorded.
+    """
+    proof = prove(token)
+    if proof is None:
+        log.info("No credential of ours.", extra={"action": "credential.unknown"})
+        return None
+    if proof.is_over:
+        record(kind=SecurityEvent.Kind.OVER, caller=proof.caller, address=address_of(request))
+        return None
+    if proof.key is not None:
+        note_use(proof.key)
+    return proof.caller

@@ -18,3 +18,9 @@ class Caller:
     def actor(self) -> str:
         """As history names it; the same with and without a session."""
         return f"agent:{self.key.prefix}"
+
+    @property
+    def credential(self) -> str:
+        """What it called with, by its public part: `key:<prefix>` or `session:<prefix>`."""
+        session = self.session
+        return f"key:{self.key.prefix}" if session is None else f"session:{session.prefix}"

@@ -15,6 +15,7 @@ from django.urls import URLPattern, URLResolver
 from django.views.decorators.csrf import csrf_exempt
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
+from agents.elsewhere import record_elsewhere
 from agents.problems import (
     CONTENT_TYPE,
     PROBLEMS_MAX,
@@ -85,6 +86,7 @@ def around_all(patterns: list[URLPattern | URLResolver]) -> list[URLPattern | UR
 @around
 def nothing_here(request: HttpRequest) -> HttpResponse:
     """Every address below the API that is none of its own."""
+    record_elsewhere(request)
     raise Http404
 
 

@@ -40,8 +40,10 @@ from agents import calls
 from agents.answers import NEXT, POLL_AFTER_SECONDS, ActionAnswer
 from agents.bearer import find_caller
 from agents.callers import Caller
+from agents.models import SecurityEvent
 from agents.problems import Kind, ProblemFound, problem
 from agents.request_id import request_id
+from agents.security import address_of, record
 from agents.sessions import action_id_of
 from agents.strict_json import BODY_BYTES_MAX, require_json, require_whole_body
 from effects.states import FINAL_STATES, State
@@ -279,7 +281,7 @@ def _admit(request: HttpRequest) -> HttpResponse | None:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     caller: Caller | None = None
     try:
-        caller = find_caller(token.strip()) if scheme.lower() == "bearer" else None
+        caller = find_caller(token.strip(), request=request) if scheme.lower() == "bearer" else None
         is_known = True
     except (OperationalError, InterfaceError):
         log.exception(
@@ -289,6 +291,7 @@ def _admit(request: HttpRequest) -> HttpResponse | None:
     if is_known and caller is None:
         return _unauthorized(request)
     if caller is not None and caller.session is None:
+        record(kind=SecurityEvent.Kind.NOT_FOR_THIS, caller=caller, address=address_of(request))
         return problem(
             Kind.FORBIDDEN,
             detail="MCP takes a session's token, not an agent key. The merchant's backend opens a "
@@ -502,6 +505,11 @@ def propose_refund(caller: Caller, given: dict[str, Any]) -> RefundResult:
         note=note,
     )
     if isinstance(proposed, OfAnotherAgent):
+        record(
+            kind=SecurityEvent.Kind.OF_ANOTHER_AGENT,
+            caller=caller,
+            address="POST /mcp propose_refund",
+        )
         return _told(_no_action(outcome="conflict", told=NEXT_OF_ANOTHER_AGENT, final=True))
     if isinstance(proposed, Conflict):
         return _told(

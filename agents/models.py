@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -66,7 +67,7 @@ class AgentSecret(models.Model):
     """What proves that a caller is an agent. Shown once; only its digest is kept.
 
     Two of one key live side by side while a rotation is under way. `expires_at` NULL: it has no
-    end of its own.
+    end of its own. It may be moved nearer and never away: what has ended stays ended.
     """
 
     key = models.ForeignKey(AgentKey, on_delete=models.PROTECT, related_name="secrets")
@@ -75,7 +76,16 @@ class AgentSecret(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        triggers: ClassVar[list[Any]] = [frozen("key", "sha256", "created_at"), no_delete()]
+        triggers: ClassVar[list[Any]] = [
+            frozen("key", "sha256", "created_at"),
+            pgtrigger.Protect(
+                name="ends_no_later",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Q(old__expires_at__lt=pgtrigger.F("new__expires_at"))
+                | pgtrigger.Q(old__expires_at__isnull=False, new__expires_at__isnull=True),
+            ),
+            no_delete(),
+        ]
 
     def __str__(self) -> str:
         return f"secret of {self.key_id}, made {self.created_at:%Y-%m-%d}"
@@ -121,13 +131,14 @@ class AgentSession(models.Model):
                 name="agent_session_max_amount_positive",
             ),
         ]
+        permissions = [("revoke_agentsession", "Can end a session of an agent")]
 
     def __str__(self) -> str:
         return f"session {self.prefix}"
 
 
 class AgentKeyEvent(AbstractEvent):
-    """One line of a key's history: who answered for it, and since when."""
+    """One line of a key's history: made, rotated, revoked, given to another owner; by whom."""
 
     key = models.ForeignKey(AgentKey, on_delete=models.PROTECT, related_name="events")
 
@@ -156,3 +167,49 @@ class IdempotencyValue(models.Model):
 
     def __str__(self) -> str:
         return f"{self.value} of {self.key_id}"
+
+
+class SecurityEvent(models.Model):
+    """Something that a real credential was used for and is not for. Append-only.
+
+    - `actor`: the agent, as history names it; `credential`: what it called with, by its public
+      part.
+    - `address`: method and address as a template, `GET /api/v1/refunds/{action_id}`. Never what
+      stood in it: the ids of others are not the caller's to write into our records, nor are
+      queries and bodies.
+    - `minute`: `at` without its seconds. One row for each credential, kind, address and minute,
+      so that a storm writes few.
+    - `request_id`: the first such request of that minute, in the log.
+    """
+
+    class Kind(models.TextChoices):
+        """What was tried."""
+
+        OUTSIDE_ITS_ORDER = "session.outside_its_order", "a session outside its order or request"
+        OF_ANOTHER_AGENT = "object.of_another_agent", "an action or a session of another agent"
+        NOT_FOR_THIS = "credential.not_for_this", "a call that the credential is not for"
+        ELSEWHERE = "credential.elsewhere", "an address that is not for agents"
+        OVER = "credential.over", "a credential that was revoked or has expired"
+
+    kind = models.CharField(max_length=40, choices=Kind)
+    actor = models.CharField(max_length=80)
+    credential = models.CharField(max_length=40)
+    address = models.CharField(max_length=160)
+    at = models.DateTimeField()
+    minute = models.DateTimeField()
+    request_id = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        triggers: ClassVar[list[Any]] = append_only()
+        constraints = [
+            models.UniqueConstraint(
+                fields=["credential", "kind", "address", "minute"], name="security_event_once"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["at"], name="security_event_by_time"),
+            models.Index(fields=["actor", "at"], name="security_event_by_actor"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} by {self.actor}"

@@ -12,7 +12,9 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from agents.models import AgentKey, AgentSession
+from django.db import transaction
+
+from agents.models import AgentKey, AgentKeyEvent, AgentSession
 from effects.clock import DatabaseNow, database_now
 from kernel.canonical import sha256_hex
 from kernel.errors import InvalidInput
@@ -83,8 +85,16 @@ def open_session(
     return OpenedSession(session=session, token=f"ro_session_{prefix}_{secret}")
 
 
-def find_session(text: str) -> AgentSession | None:
-    """The session whose token this text is, with its key and order, while both are usable.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedSession:
+    """The session whose token a text is. `is_over`: it, or its key, is revoked or has expired."""
+
+    session: AgentSession
+    is_over: bool
+
+
+def prove_session(text: str) -> ProvedSession | None:
+    """Whose token this text is, with its key and order; None for text that is nobody's.
 
     One query.
     """
@@ -99,16 +109,34 @@ def find_session(text: str) -> AgentSession | None:
     )
     if session is None or not hmac.compare_digest(session.secret_sha256, sha256_hex(match[2])):
         return None
-    over = session.revoked_at is not None or session.key.revoked_at is not None
-    return None if over or session.expires_at <= session.now else session
+    revoked = session.revoked_at is not None or session.key.revoked_at is not None
+    return ProvedSession(session=session, is_over=revoked or session.expires_at <= session.now)
 
 
-def revoke_session(*, key: AgentKey, session_id: str) -> bool:
-    """End a session from the next request on, or find it ended. False: this agent has none such."""
-    found = AgentSession.objects.filter(key=key, prefix=session_id)
-    if found.filter(revoked_at__isnull=True).update(revoked_at=DatabaseNow()):
-        return True
-    return found.exists()
+def revoke_session(*, session_id: str, actor: str, key: AgentKey | None = None) -> bool | None:
+    """End a session from the next request on, and keep in its key's history who did.
+
+    With `key`: only one of this agent's. False: it was revoked before. None: there is none such.
+    """
+    sessions = AgentSession.objects.filter(prefix=session_id)
+    if key is not None:
+        sessions = sessions.filter(key=key)
+    with transaction.atomic():
+        session = sessions.select_for_update(no_key=True).first()
+        if session is None:
+            return None
+        if session.revoked_at is not None:
+            return False
+        now = database_now()
+        sessions.update(revoked_at=now)
+        AgentKeyEvent(
+            key_id=session.key_id,
+            kind="agent_session.revoked",
+            actor=actor,
+            at=now,
+            data={"session": session.prefix},
+        ).save(force_insert=True)
+    return True
 
 
 def action_id_of(session: AgentSession) -> str:

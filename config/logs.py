@@ -18,7 +18,7 @@ NEVER_WRITTEN = re.compile(
 # What a secret or an e-mail address looks like inside a sentence or a traceback: Stripe keys and
 # webhook secrets, passwords in URLs, bearer tokens, addresses.
 _LOOKS_SECRET = re.compile(
-    r"\b(?:sk|rk|pk|ro)_(?:test|live)_\w+|\bwhsec_\w+|(?<=://)[^\s/:@]*:[^\s/@]+(?=@)|(?i:bearer)\s+[\w.~+/=-]+"
+    r"\b(?:sk|rk|pk|ro)_(?:test|live|session)_\w+|\bwhsec_\w+|(?<=://)[^\s/:@]*:[^\s/@]+(?=@)|(?i:bearer)\s+[\w.~+/=-]+"
     r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
 )
 WITHHELD = "[withheld]"

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from agents.security import counted_lately
 from effects.standing import Standing, standing
 
 
@@ -30,6 +31,7 @@ class HouseCollector(Collector):
         yield from _cases(now)
         yield from _reviews(now)
         yield from _machinery(now)
+        yield from _agents()
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -154,6 +156,18 @@ def _machinery(now: Standing) -> Iterable[Metric]:
     for account in now.breakers_open:
         breaker.add_metric([account], 1)
     return sweep, switches, switch, breaker
+
+
+def _agents() -> Iterable[Metric]:
+    events = GaugeMetricFamily(
+        "refund_once_security_events",
+        "What credentials of agents were used for and are not for, in the last hour: at most one "
+        "a minute of each credential, kind and address.",
+        labels=["kind"],
+    )
+    for kind, count in counted_lately():
+        events.add_metric([kind], count)
+    return (events,)
 
 
 _registry = CollectorRegistry()

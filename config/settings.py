@@ -70,6 +70,8 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     # Before anything looks at the host name.
     "config.health.answer_health_first",
+    # Before anything reads, sets or begins something.
+    "agents.elsewhere.refuse_agents_elsewhere",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

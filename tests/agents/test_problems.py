@@ -83,7 +83,7 @@ def test_a_mistake_of_ours_is_logged_and_tells_nothing(
     assert "A request ended in a mistake." in caplog.messages
 
 
-@pytest.mark.parametrize("where", ["agents.calls.propose_refund", "agents.bearer.find_key"])
+@pytest.mark.parametrize("where", ["agents.calls.propose_refund", "agents.bearer.prove_key"])
 def test_a_database_that_is_away_is_503_with_retry_after(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

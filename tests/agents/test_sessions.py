@@ -123,7 +123,7 @@ def test_a_session_ends_by_time_by_revocation_and_with_its_key(caller: Caller) -
         assert caller.call("DELETE", f"/sessions/{session['session_id']}").status_code == 204
     read(tools.call("GET", "/sessions/current"), 401)
     _, later = opened(caller, order)
-    revoke_key(prefix=AgentKey.objects.get().prefix)
+    revoke_key(prefix=AgentKey.objects.get().prefix, actor="operator:x")
     read(later.call("GET", "/sessions/current"), 401)
 
 

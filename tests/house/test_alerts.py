@@ -15,6 +15,7 @@ from django.db.models import TextChoices
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
+from agents.models import SecurityEvent
 from config.development import CHECKOUT
 from effects.clock import database_now
 from effects.models import Breaker, Case, Switch
@@ -50,8 +51,10 @@ def exported(db: None) -> dict[str, set[str]]:
     }
 
 
-def known_values(label: str) -> set[str]:
+def known_values(metric: str, label: str) -> set[str]:
     choices: dict[str, type[TextChoices]] = {"kind": Case.Kind, "state": State}
+    if metric == "refund_once_security_events":
+        choices["kind"] = SecurityEvent.Kind
     if label in choices:
         return set(choices[label].values)
     return {"level": {"1", "2"}, "queue": {"approvals", "cases"}}[label]
@@ -69,7 +72,7 @@ def test_a_rule_reads_what_is_exported(rule: dict[str, Any], exported: dict[str,
         matcher = _MATCHER.fullmatch(text)
         assert matcher is not None, text
         assert matcher["label"] in labels
-        assert set(matcher["value"].split("|")) <= known_values(matcher["label"])
+        assert set(matcher["value"].split("|")) <= known_values(parts["metric"], matcher["label"])
     if parts.get("limit"):
         assert exported[parts["limit"]] == set()
     named = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))

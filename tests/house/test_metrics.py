@@ -127,11 +127,11 @@ def test_what_waits_for_people_is_told_by_queue_and_tier():
     assert found["refund_once_approval_ttl_seconds", ""] == settings.APPROVAL_TTL_SECONDS
 
 
-def test_a_scrape_is_four_queries_and_one_for_each_kind_and_none_counts_what_is_over(
+def test_a_scrape_is_five_queries_and_one_for_each_kind_and_none_counts_what_is_over(
     django_assert_num_queries,
 ):
     builders.action(builders.order())
-    with django_assert_num_queries(4 + len(all_kinds())) as queries:
+    with django_assert_num_queries(5 + len(all_kinds())) as queries:
         scrape()
     states = next(q["sql"] for q in queries if "refunds_refundaction" in q["sql"])
     with connection.cursor() as cursor:
