@@ -11,7 +11,6 @@ also that the outcome is not known, and says "never" to calling again.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from functools import wraps
@@ -26,6 +25,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.request import UnreadablePostError
 from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 from django_mcpz.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -80,7 +80,7 @@ class Refund(msgspec.Struct, kw_only=True):
             ge=1,
             le=AMOUNT_MINOR_MAX,
             description="How much, as an integer in minor units of the order's currency: 7900 is "
-            "79.00 USD, and 7900 JPY is 7900.",
+            "79.00 USD, but 7900 JPY in a currency without decimals.",
         ),
     ]
     reason: Annotated[
@@ -114,7 +114,7 @@ Poll = Annotated[
 ]
 Final = Annotated[bool, msgspec.Meta(description="Whether this will not change any more.")]
 Never = Annotated[
-    Literal["never"], msgspec.Meta(description="Calling the same tool again is never needed.")
+    Literal["never"], msgspec.Meta(description="Always this: no call needs a second one.")
 ]
 
 
@@ -340,30 +340,33 @@ def _refuse_body(request: HttpRequest) -> HttpResponse | None:
         return _protocol_error(PARSE_ERROR, f"The body {error.reason}.", status=400)
     except NotStrict as error:
         wrongs = [wrong for wrong in error.wrongs if not _may_hold_anything(wrong.path)]
-        return _refuse_wrongs(request.body, wrongs) if wrongs else None
+        return _refuse_wrongs(error.found, wrongs) if wrongs else None
     return None
 
 
 def _may_hold_anything(path: str) -> bool:
-    """Whether a path is below a parameter that no tool ever reads."""
+    """Whether a path is a parameter that no tool ever reads, or below one."""
     parts = path.split(".", 2)
-    return len(parts) > 2 and parts[0] == "params" and parts[1] not in ("arguments", "name")
+    return len(parts) > 1 and parts[0] == "params" and parts[1] not in ("arguments", "name")
 
 
-def _refuse_wrongs(body: bytes, wrongs: list[Wrong]) -> HttpResponse:
+def _refuse_wrongs(message: dict[str, Any], wrongs: list[Wrong]) -> HttpResponse:
     """A result that names the arguments where only arguments are wrong: a model wrote these."""
     prefix = "params.arguments."
-    message = json.loads(body)
-    message_id, method = message.get("id"), message.get("method")
-    is_id = type(message_id) is int or (type(message_id) is str and is_text(message_id))
-    if is_id and method == "tools/call" and all(w.path.startswith(prefix) for w in wrongs):
-        told = "; ".join(f"{w.path.removeprefix(prefix)} {w.reason}" for w in wrongs[:3])
-        content = [{"type": "text", "text": _nothing_was_done(told)}]
+    id_ = message.get("id")
+    is_id = type(id_) is int or (isinstance(id_, str) and is_text(id_))
+    is_call = is_id and message.get("method") == "tools/call"
+    if is_call and all(wrong.path.startswith(prefix) for wrong in wrongs):
+        told = _nothing_was_done(_in_words(wrongs).replace(prefix, ""))
+        content = [{"type": "text", "text": told}]
         return result_response(
-            message_id, {"resultType": "complete", "content": content, "isError": True}
+            cast(Any, id_), {"resultType": "complete", "content": content, "isError": True}
         )
-    told = "; ".join(f"{wrong.path or 'body'} {wrong.reason}" for wrong in wrongs[:3])
-    return _protocol_error(INVALID_PARAMS, f"{told}.", status=400)
+    return _protocol_error(INVALID_PARAMS, f"{_in_words(wrongs)}.", status=400)
+
+
+def _in_words(wrongs: list[Wrong]) -> str:
+    return "; ".join(f"{wrong.path or 'body'} {wrong.reason}" for wrong in wrongs[:3])
 
 
 def _nothing_was_done(what: str) -> str:
@@ -608,9 +611,11 @@ def mcp(request: HttpRequest) -> HttpResponse:
     return response
 
 
+@require_safe
 def mcp_resource(request: HttpRequest) -> HttpResponse:
-    """RFC 9728: whose tokens /mcp takes. No authorization server: the merchant's backend gives
-    them.
+    """What /mcp is, for whoever was told 401 there. https://www.rfc-editor.org/rfc/rfc9728
+
+    No authorization server: a session's token is given by the merchant's backend.
     """
     return JsonResponse(
         {
@@ -619,5 +624,5 @@ def mcp_resource(request: HttpRequest) -> HttpResponse:
             "resource_name": "Refund Once",
             "resource_documentation": request.build_absolute_uri("/api/v1/docs"),
         },
-        headers={"X-Request-ID": request_id()},
+        headers={"X-Request-ID": request_id(), "Cache-Control": "no-store"},
     )

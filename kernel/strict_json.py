@@ -40,11 +40,15 @@ class Wrong:
 
 
 class NotStrict(ValueError):
-    """The text is JSON that could be misread. Never without something in `wrongs`."""
+    """The text is JSON that could be misread. Never without something in `wrongs`.
 
-    def __init__(self, wrongs: Sequence[Wrong]) -> None:
+    `found` is the object as far as it was read: for saying what it was about, and nothing else.
+    """
+
+    def __init__(self, wrongs: Sequence[Wrong], *, found: dict[str, Any]) -> None:
         super().__init__("; ".join(f"{wrong.path} {wrong.reason}" for wrong in wrongs[:3]))
         self.wrongs = wrongs
+        self.found = found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def read_object(data: bytes | str) -> dict[str, Any]:
     wrongs: list[Wrong] = []
     plain: dict[str, Any] = _plain(value, path="", depth=1, wrongs=wrongs)
     if wrongs:
-        raise NotStrict(wrongs)
+        raise NotStrict(wrongs, found=plain)
     return plain
 
 

@@ -7,8 +7,14 @@ from typing import Any
 
 from django.test import Client
 
+from refunds.models import Order
+from tests import builders
+from tests.agents.conftest import Caller, read
+
 NOW, LEGACY = "2026-07-28", ("2025-11-25", "2025-06-18", "2025-03-26")
 TOOLS = ("get_refundable", "propose_refund", "refund_status", "withdraw_refund")
+# All that a model may say.
+WORDS: dict[str, Any] = {"amount_minor": 7_900, "reason": "damaged"}
 
 
 class Tools:
@@ -94,3 +100,10 @@ class Tools:
         text: str = content["text"]
         assert text.endswith("; nothing was done.")
         return text
+
+
+def opened(caller: Caller, order: Order | None = None, *, era: str = NOW, **binding: Any) -> Tools:
+    """Tools of a new session for request "7" of an order."""
+    order = order or builders.order()
+    body = {"order_id": order.order_id, "request_id": "7", **binding}
+    return Tools(read(caller.call("POST", "/sessions", body), 201)["token"], era=era)
