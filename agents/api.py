@@ -93,7 +93,7 @@ def _describe(status: int, response: dict[str, Any]) -> None:
         response["content"] = {CONTENT_TYPE: response["content"]["application/json"]}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status == 503:
+    if status in (429, 503):
         headers["Retry-After"] = "seconds"
     response["headers"] = {
         name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
@@ -118,6 +118,7 @@ def _answers(successes: dict[int, Any], *problems: Kind) -> dict[int, Any]:
         Kind.FORBIDDEN,
         Kind.UNSUPPORTED_MEDIA_TYPE,
         Kind.INVALID_FIELD,
+        Kind.RATE_LIMITED,
         Kind.INTERNAL,
         Kind.UNAVAILABLE,
     )

@@ -12,6 +12,7 @@ from agents.callers import Caller
 from agents.keys import ProvedKey, note_use, prove_key
 from agents.models import Scope, SecurityEvent
 from agents.problems import Kind, ProblemFound
+from agents.rates import seconds_to_wait
 from agents.security import address_of, record
 from agents.sessions import prove_session
 from agents.strict_json import require_whole_body
@@ -33,13 +34,14 @@ class AgentBearer(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
         """One query. A missing, wrong, revoked and expired credential look the same to the caller.
 
-        Raises ProblemFound: 403 for a credential that is not for this; 400 and 411 for a body that
-        did not come whole. It is looked at here, as the one place before every call that no
-        stranger gets to: reading a body takes time.
+        Raises ProblemFound: 429 for a credential that asks too often, 403 for one that is not for
+        this; 400 and 411 for a body that did not come whole. It is looked at here, as the one
+        place before every call that no stranger gets to: reading a body takes time.
         """
         caller = find_caller(token, request=request)
         if caller is None:
             return None
+        refuse_too_many(caller)
         if caller.session is not None and not self.sessions:
             record(kind=SecurityEvent.Kind.NOT_FOR_THIS, caller=caller, address=address_of(request))
             raise ProblemFound(
@@ -94,3 +96,18 @@ def find_caller(token: str, *, request: HttpRequest) -> Caller | None:
     if proof.key is not None:
         note_use(proof.key)
     return proof.caller
+
+
+def refuse_too_many(caller: Caller) -> None:
+    """Raise ProblemFound (429) when this caller has asked too often.
+
+    The words fit a proposal that was recorded long ago as well: they invite nothing new.
+    """
+    wait = seconds_to_wait(caller)
+    if wait is not None:
+        raise ProblemFound(
+            Kind.RATE_LIMITED,
+            detail=f"This request was not looked at; what was recorded before stands as it is. "
+            f"Wait {wait} s, then send exactly this one again, with the same ids.",
+            retry_after_seconds=wait,
+        )

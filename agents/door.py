@@ -98,7 +98,12 @@ def problem_of(error: Exception) -> HttpResponse:
     if isinstance(error, ProblemFound) and error.kind is Kind.INVALID_FIELD:
         return invalid(error.fields)
     if isinstance(error, ProblemFound):
-        return problem(error.kind, detail=error.detail, fields=error.fields)
+        return problem(
+            error.kind,
+            detail=error.detail,
+            fields=error.fields,
+            retry_after_seconds=error.retry_after_seconds,
+        )
     if isinstance(error, AuthenticationError):
         return problem(
             Kind.UNAUTHORIZED,

@@ -45,6 +45,7 @@ class Kind(Enum):
     UNSUPPORTED_MEDIA_TYPE = ("unsupported-media-type", 415, "The body must be JSON")
     INVALID_FIELD = ("invalid-field", 422, "A field cannot be accepted")
     MALFORMED_JSON = ("malformed-json", 400, "The body is not well-formed JSON")
+    RATE_LIMITED = ("rate-limited", 429, "This credential asks too often")
     INTERNAL = ("internal", 500, "This service made a mistake")
     UNAVAILABLE = ("unavailable", 503, "This service cannot record anything right now")
 
@@ -82,12 +83,18 @@ class ProblemFound(Exception):
     """
 
     def __init__(
-        self, kind: Kind, *, detail: str = "", fields: Sequence[FieldProblem] = ()
+        self,
+        kind: Kind,
+        *,
+        detail: str = "",
+        fields: Sequence[FieldProblem] = (),
+        retry_after_seconds: int | None = None,
     ) -> None:
         super().__init__(kind.uri)
         self.kind = kind
         self.detail = detail
         self.fields = fields
+        self.retry_after_seconds = retry_after_seconds
 
 
 def problem(
@@ -97,6 +104,7 @@ def problem(
     fields: Sequence[FieldProblem] = (),
     differing: Sequence[str] = (),
     action: ActionAnswer | None = None,
+    retry_after_seconds: int | None = None,
 ) -> HttpResponse:
     """The response that tells a problem."""
     details = ProblemDetails(
@@ -119,7 +127,9 @@ def problem(
     if kind is Kind.UNAUTHORIZED:
         response["WWW-Authenticate"] = 'Bearer realm="refund-once"'
     if kind is Kind.UNAVAILABLE:
-        response["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        retry_after_seconds = RETRY_AFTER_SECONDS
+    if retry_after_seconds is not None:
+        response["Retry-After"] = str(retry_after_seconds)
     return response
 
 

@@ -115,7 +115,7 @@ class Environment(Timeouts):
     # ---- where things are
     #: postgresql://user:password@host:port/name
     database_url: SecretStr
-    #: redis://host:port/number, the broker.
+    #: redis://host:port/number: the broker, and where requests are counted.
     redis_url: SecretStr
     #: Another broker than Redis (RabbitMQ: amqp://…).
     broker_url: SecretStr | None = None
@@ -154,6 +154,12 @@ class Environment(Timeouts):
     #: How long a database connection is kept: 0 in workers (Celery closes it around each task
     #: anyway), more in the web process (the Procfile says so).
     conn_max_age_seconds: Annotated[int, Field(ge=0)] = 0
+
+    # ---- callers
+    #: How many requests an agent's key may make in a minute, over all processes. More: 429.
+    agent_requests_per_minute: Annotated[int, Field(ge=1)] = 6000
+    #: The same for each session: what the tools of one conversation may ask.
+    session_requests_per_minute: Annotated[int, Field(ge=1)] = 120
 
     # ---- rhythms
     #: How often the sweep looks for authorised refunds that no worker was told of.

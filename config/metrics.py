@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from agents.rates import redis_answers
 from agents.security import counted_lately
 from effects.standing import Standing, standing
 
@@ -155,7 +156,12 @@ def _machinery(now: Standing) -> Iterable[Metric]:
     )
     for account in now.breakers_open:
         breaker.add_metric([account], 1)
-    return sweep, switches, switch, breaker
+    alone = GaugeMetricFamily(
+        "refund_once_rate_limits_without_redis",
+        "1 while Redis does not answer: each web process then counts requests by itself.",
+    )
+    alone.add_metric([], 0 if redis_answers() else 1)
+    return sweep, switches, switch, breaker, alone
 
 
 def _agents() -> Iterable[Metric]:

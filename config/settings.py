@@ -165,6 +165,9 @@ PENDING_POLL_SECONDS = ENVIRONMENT.pending_poll_seconds
 LOOK_FRESH_SECONDS = ENVIRONMENT.look_fresh_seconds
 CASE_DUE_SECONDS = ENVIRONMENT.case_due_seconds
 CASE_LOOKS_APART_SECONDS = ENVIRONMENT.case_looks_apart_seconds
+REDIS_URL = ENVIRONMENT.redis_url.get_secret_value()
+AGENT_REQUESTS_PER_MINUTE = ENVIRONMENT.agent_requests_per_minute
+SESSION_REQUESTS_PER_MINUTE = ENVIRONMENT.session_requests_per_minute
 CRASH_POINTS_DIR = ENVIRONMENT.crash_points_dir
 
 # ---- Celery --------------------------------------------------------------------------------------
