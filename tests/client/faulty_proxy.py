@@ -1,6 +1,6 @@
 """A proxy that spoils answers, before or after the service has done what it was asked.
 
-    proxy.faults.extend(["dropped_after", "ok"])
+    proxy.begin("dropped_after", "ok")
 
 Each request takes the next fault; when none is left they are passed on. Everything that arrived is
 kept, as it arrived.
@@ -73,6 +73,12 @@ class FaultyProxy:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def begin(self, *faults: str) -> None:
+        """Forget what arrived, and meet the next requests with these."""
+        self.arrived.clear()
+        self.faults.clear()
+        self.faults.extend(faults)
 
     def sent(self, method: str, path: str | None = None) -> list[Arrived]:
         """The requests of this method that arrived, oldest first."""

@@ -203,9 +203,7 @@ def test_any_sequence_of_faults_leaves_at_most_one_row(refunds: Client, proxy: F
     @given(faults=st.lists(st.sampled_from(["ok", *quick]), max_size=9))
     def run(faults: list[str]) -> None:
         order = builders.order()
-        proxy.arrived.clear()
-        proxy.faults.clear()
-        proxy.faults.extend(faults)
+        proxy.begin(*faults)
         try:
             action = refunds.propose_refund(**PROPOSAL | {"order_id": order.order_id})
         except OutcomeUnknown:

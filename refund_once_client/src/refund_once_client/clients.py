@@ -7,10 +7,11 @@ decided in one place for all of them.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from functools import wraps
+from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -23,6 +24,7 @@ from refund_once_client.exchange import Answer, Came, Lost, Patience, Request, S
 T = TypeVar("T")
 P = ParamSpec("P")
 C = TypeVar("C")
+M = TypeVar("M", bound=Callable[..., Any])
 
 # The service answers a proposal in well under a second, and waits 5 s for an order's lock.
 TIMEOUT_SECONDS = 10.0
@@ -212,12 +214,26 @@ class _Awaiting(_Wire[C]):
             return _lost(error)
 
 
+def _shown_as(call: Callable[..., Any]) -> Callable[[M], M]:
+    """Give a method the name, the words and the parameters of its call, and the call's result."""
+
+    def decorate(method: M) -> M:
+        update_wrapper(method, call)
+        signature = inspect.signature(call)
+        result = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+        signed: Any = method
+        signed.__signature__ = signature.replace(return_annotation=result)
+        return method
+
+    return decorate
+
+
 def _blocking(
     call: Callable[Concatenate[C, P], Steps[T]],
 ) -> Callable[Concatenate[_Blocking[C], P], T]:
     """A call as a method that returns its result."""
 
-    @wraps(call)
+    @_shown_as(call)
     def method(self: _Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(call(self._calls, *args, **kwargs))
 
@@ -229,7 +245,7 @@ def _awaiting(
 ) -> Callable[Concatenate[_Awaiting[C], P], Coroutine[Any, Any, T]]:
     """A call as a coroutine method."""
 
-    @wraps(call)
+    @_shown_as(call)
     async def method(self: _Awaiting[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(call(self._calls, *args, **kwargs))
 
