@@ -67,7 +67,13 @@ class Service:
         if fault in ("lost_before", "502"):
             spoiled = Answer(status=502, headers={}, body=b"<h1>Bad gateway</h1>")
             return spoiled if fault == "502" else Lost(why="ReadError", is_sent=True)
+        if fault == "wrong_address":
+            return problem(404, "not-found")
         answer = self.do(request)
+        if fault == "problem_of_another":
+            return problem(409, "conflict", prefix="https://gateway.example/")
+        if fault == "problem_of_another_answer":
+            return Answer(status=409, headers={}, body=problem(412, "stale-balance").body)
         if fault == "late_ones_arrive":
             while self.late:
                 self.do(self.late.pop(0))
@@ -94,10 +100,16 @@ class Service:
         return found(201, self.rows[action_id])
 
 
-def problem(status: int, kind: str, headers: dict[str, str] | None = None) -> Answer:
-    """As the service tells it."""
+def problem(
+    status: int,
+    kind: str,
+    headers: dict[str, str] | None = None,
+    *,
+    prefix: str = "urn:refund-once:problem:",
+) -> Answer:
+    """As the service tells it; with another prefix, as somebody between us does."""
     details = {
-        "type": f"urn:refund-once:problem:{kind}",
+        "type": prefix + kind,
         "title": "",
         "status": status,
         "detail": "",
@@ -143,9 +155,19 @@ def drive(steps: Steps[Action], service: Service) -> Action:
             came = None
 
 
+def proposed(service: Service, patience: Patience) -> Action | Problem | OutcomeUnknown:
+    """Propose; what came of it, raised or not."""
+    calls = KeyCalls(patience=patience, clock=lambda: service.now)
+    try:
+        return drive(calls.propose_refund(**PROPOSAL), service)  # type: ignore[arg-type]
+    except (Problem, OutcomeUnknown) as error:
+        return error
+
+
 MEMORY_FAULTS = (
     *("ok", "not_sent", "late", "late_ones_arrive", "lost_before", "lost_after", "hangs"),
     *("502", "500", "garbage", "429", "401"),
+    *("problem_of_another", "problem_of_another_answer"),
 )
 
 
@@ -155,8 +177,8 @@ MEMORY_FAULTS = (
     patience=st.builds(
         Patience,
         tries_max=st.integers(1, 6),
-        total_seconds=st.floats(0.1, 120),
-        pause_first_seconds=st.floats(0, 4),
+        total_seconds=st.floats(0.1, 60),
+        pause_first_seconds=st.floats(0, 2),
         pause_max_seconds=st.floats(0, 30),
     ),
     refuses=st.sampled_from([None, None, "stale-balance"]),
@@ -165,12 +187,7 @@ def test_any_sequence_of_faults_makes_one_proposal_and_no_false_word(
     faults: list[tuple[str, float]], patience: Patience, refuses: str | None
 ) -> None:
     service = Service(faults=iter(faults), refuses=refuses)
-    calls = KeyCalls(patience=patience, clock=lambda: service.now)
-    outcome: Action | Problem | OutcomeUnknown
-    try:
-        outcome = drive(calls.propose_refund(**PROPOSAL), service)  # type: ignore[arg-type]
-    except (Problem, OutcomeUnknown) as error:
-        outcome = error
+    outcome = proposed(service, patience)
     event(type(outcome).__name__)
     seen_then = dict(service.rows)
     while service.late:
@@ -190,6 +207,43 @@ def test_any_sequence_of_faults_makes_one_proposal_and_no_false_word(
     else:
         assert outcome.action_id == ACTION_ID
         assert outcome.may_be_recorded or service.rows == {}
+
+
+def after(*faults: str, patience: Patience | None = None) -> tuple[Any, str]:
+    """What comes of these faults, and the methods of what arrived."""
+    service = Service(faults=iter([(fault, 1.0) for fault in faults]), refuses=None)
+    outcome = proposed(service, patience or Patience())
+    return outcome, " ".join(request.method for request in service.arrived)
+
+
+def test_only_the_services_own_word_that_it_is_not_there_lets_it_be_sent_again() -> None:
+    outcome, arrived = after("lost_before", "wrong_address")
+    assert isinstance(outcome, OutcomeUnknown)
+    assert arrived == "POST GET"
+
+
+def test_a_refused_credential_says_nothing_about_what_was_sent_before() -> None:
+    outcome, arrived = after("late", "ok", "401")
+    assert isinstance(outcome, OutcomeUnknown)
+    assert (outcome.may_be_recorded, arrived) == (True, "POST GET POST")
+
+    outcome, arrived = after("401")
+    assert isinstance(outcome, Problem)
+    assert (outcome.status, arrived) == (401, "POST")
+
+
+def test_a_no_of_somebody_between_us_is_no_answer() -> None:
+    for fault in ("problem_of_another", "problem_of_another_answer"):
+        outcome, arrived = after(fault)
+        assert isinstance(outcome, Action)
+        assert arrived == "POST GET"
+
+
+def test_nothing_is_begun_once_the_time_is_over() -> None:
+    brief = Patience(total_seconds=1.5, pause_first_seconds=0)
+    outcome, arrived = after("lost_before", "ok", patience=brief)
+    assert isinstance(outcome, OutcomeUnknown)
+    assert arrived == "POST GET"
 
 
 @pytest.mark.django_db(transaction=True)
