@@ -5,6 +5,7 @@
 #   make test            all tests, in parallel       make test T=tests/effects
 #   make check           format, lint, types, imports, migrations
 #   make bench           what a refund costs
+#   make frameworks      eight agent frameworks under eleven faults, against this and against a naive tool
 #   make campaign        500 SIGKILLs at random instants while refunds go on (ARGS="--kills 50 --seed 7")
 #   make mutation        change the rules in every small way; some test must notice each
 #   make contract        the provider suite: sandbox, and Stripe when STRIPE_CONTRACT_KEY is set
@@ -33,7 +34,8 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help deps deps-run up demo test check format lock bench campaign mutation contract clean
+.PHONY: help deps deps-run deps-examples up demo test check format lock bench frameworks campaign mutation contract \
+  clean
 
 help:
 	@sed -n 's/^#  //p' Makefile
@@ -44,13 +46,16 @@ deps:
 deps-run:
 	@$(find_python); "$$python" .ci/bootstrap.py run
 
+deps-examples:
+	@$(find_python); "$$python" .ci/bootstrap.py examples
+
 up: deps-run
 	@exec $(PY) -m config.up
 
 demo: deps-run
 	@exec $(PY) -m config.demo $(if $(ONCE),--once)
 
-test: deps
+test: deps deps-examples
 	@exec $(PY) -m pytest -n $(N) $(T) $(ARGS)
 
 check: deps
@@ -71,6 +76,9 @@ lock: deps
 bench: deps
 	@exec $(PY) -m bench $(ARGS)
 
+frameworks: deps deps-examples
+	@exec $(PY) -m tests.frameworks $(ARGS)
+
 campaign: deps
 	@exec $(PY) -m tests.acceptance.campaign $(ARGS)
 
@@ -82,5 +90,6 @@ contract: deps
 
 clean:
 	@if [ -x $(PY) ]; then $(PY) -m config.embedded.clean; fi
-	rm -rf .venv .venv.lock .data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache staticfiles
+	rm -rf .venv .venv.lock .venv-agents* .venv-langchain* examples/js/node_modules examples/js/.node_modules.lock
+	rm -rf .data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache staticfiles
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

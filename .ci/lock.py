@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("requirements", "requirements-local", "requirements-dev", "bench/requirements")
+NAMES = (
+    *("requirements", "requirements-local", "requirements-dev", "bench/requirements"),
+    *("examples/python/requirements-agents", "examples/python/requirements-langchain"),
+)
 HEADER = "# Made by `make lock` from {name}.in: edit that file. Installed with --require-hashes.\n"
 
 
