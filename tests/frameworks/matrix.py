@@ -50,6 +50,8 @@ CELL_SECONDS_MAX = 150.0
 CAPTURED_MINOR = 20_000
 #: Of the runs against Refund Once, each so many-th also has a worker of ours killed.
 RUNS_PER_KILL = 5
+#: A point that is armed while the last refunds are being killed at others is not reached any more.
+UNFIRED_MAX = 2
 
 
 class NotInstalled(Exception):
@@ -58,11 +60,12 @@ class NotInstalled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework: its name for people, its example, and the program that runs it."""
+    """One framework: its name for people, its example, and the package that it is."""
 
     name: str
     example: str
     language: str
+    package: str
 
     @property
     def label(self) -> str:
@@ -78,14 +81,14 @@ class Framework:
 
 
 FRAMEWORKS = (
-    Framework("OpenAI Agents SDK, Python", "openai_agents", "py"),
-    Framework("Pydantic AI", "pydantic_ai", "py"),
-    Framework("LangGraph, Python", "langgraph", "py"),
-    Framework("OpenAI Agents SDK, JavaScript", "openai_agents", "js"),
-    Framework("LangGraph, JavaScript", "langgraph", "js"),
-    Framework("Vercel AI SDK", "vercel_ai", "js"),
-    Framework("Mastra", "mastra", "js"),
-    Framework("MCP SDK, JavaScript", "mcp_sdk", "js"),
+    Framework("OpenAI Agents SDK, Python", "openai_agents", "py", "openai-agents"),
+    Framework("Pydantic AI", "pydantic_ai", "py", "pydantic-ai-slim"),
+    Framework("LangGraph, Python", "langgraph", "py", "langgraph"),
+    Framework("OpenAI Agents SDK, JavaScript", "openai_agents", "js", "@openai/agents"),
+    Framework("LangGraph, JavaScript", "langgraph", "js", "@langchain/langgraph"),
+    Framework("Vercel AI SDK", "vercel_ai", "js", "ai"),
+    Framework("Mastra", "mastra", "js", "@mastra/core"),
+    Framework("MCP SDK, JavaScript", "mcp_sdk", "js", "@modelcontextprotocol/client"),
 )
 
 
@@ -263,55 +266,45 @@ def _driver_environment() -> dict[str, str]:
 
 
 class WorkerKiller:
-    """Kills workers of ours by named crash points, one at a time, and counts those that fired.
+    """Kills workers of ours by named crash points, and counts those that fired.
 
     The worker that takes an armed point kills its whole process group; the world starts it again.
     """
 
+    #: Every refund passes all of these.
     POINTS = (
-        crashpoints.AFTER_CLAIM,
-        crashpoints.AFTER_ANSWER,
-        crashpoints.BEFORE_BYTES_LEAVE,
-        crashpoints.DURING_RECORD,
         crashpoints.BEFORE_CLAIM_COMMITS,
+        crashpoints.AFTER_CLAIM,
+        crashpoints.BEFORE_BYTES_LEAVE,
+        crashpoints.AFTER_ANSWER,
+        crashpoints.DURING_RECORD,
         crashpoints.AFTER_RECORD,
     )
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._points = itertools.cycle(self.POINTS)
-        self._armed: Path | None = None
-        self._owed = 0
         self._lock = threading.Lock()
+        self.armed = 0
 
-    def owe_one(self) -> None:
-        """One more worker is to die: now, or with a later proposal if a point is still armed."""
+    def arm(self) -> None:
+        """Arm the next point that is not armed."""
         with self._lock:
-            self._owed += 1
-            self._arm()
+            for point in itertools.islice(self._points, len(self.POINTS)):
+                if not (self._folder / point).exists():
+                    (self._folder / point).write_text("kill-group")
+                    self.armed += 1
+                    return
 
-    def proposal(self) -> None:
-        """A proposal is on its way: what is owed can be armed if nothing is."""
-        with self._lock:
-            self._arm()
-
-    def _arm(self) -> None:
-        if not self._owed or (self._armed is not None and self._armed.exists()):
-            return
-        self._armed = self._folder / next(self._points)
-        self._armed.write_text("kill-group")
-        self._owed -= 1
+    def disarm(self) -> None:
+        """What nobody took is taken back."""
+        for point in self.POINTS:
+            (self._folder / point).unlink(missing_ok=True)
 
     @property
     def fired(self) -> int:
         """Workers that died of it."""
         return len(list(self._folder.glob("*.fired-*")))
-
-    def disarm(self) -> None:
-        """What nobody took is taken back."""
-        with self._lock:
-            if self._armed is not None:
-                self._armed.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -337,7 +330,7 @@ class Report:
     """A whole matrix."""
 
     runs: list[Run]
-    kills_due: int = 0
+    kills_armed: int = 0
     kills_fired: int = 0
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -354,8 +347,8 @@ class Report:
                 found.append(f"{run.id}: money moved {run.moved} times {run.errors}")
             elif run.amounts != [AMOUNT_MINOR]:
                 found.append(f"{run.id}: {run.amounts} moved, not {AMOUNT_MINOR}")
-        if self.kills_due and self.kills_fired < max(1, self.kills_due - 1):
-            found.append(f"{self.kills_fired} workers were killed, {self.kills_due} should have")
+        if self.kills_armed and self.kills_fired < max(1, self.kills_armed - UNFIRED_MAX):
+            found.append(f"{self.kills_fired} workers were killed of {self.kills_armed} to kill")
         return found + self._control_problems()
 
     def _control_problems(self) -> list[str]:
@@ -377,7 +370,8 @@ class Report:
     def table(self, side: Side) -> str:
         """Money moved / proposals the server saw, by framework and fault."""
         runs = {(run.framework.label, run.fault.name): run for run in self.of(side)}
-        faults = list(dict.fromkeys(run.fault.name for run in self.of(side)))
+        ran = {fault for _, fault in runs}
+        faults = [fault.name for fault in FAULTS if fault.name in ran]
         lines = [["framework", *faults], ["---"] * (len(faults) + 1)]
         for framework in {run.framework.label: run.framework for run in self.runs}.values():
             shown = [runs.get((framework.label, fault)) for fault in faults]
@@ -398,7 +392,6 @@ class Matrix:
         self.say = say
         self.killer = WorkerKiller(Path(world.stack.env["CRASH_POINTS_DIR"]))
         self._contract_runs = 0
-        self._kills_due = 0
 
     def run(
         self,
@@ -436,7 +429,7 @@ class Matrix:
         self._judge(runs)
         return Report(
             runs=runs,
-            kills_due=self._kills_due,
+            kills_armed=self.killer.armed,
             kills_fired=self.killer.fired,
             seconds=time.monotonic() - began,
             wrong=self.world.problems(),
@@ -446,7 +439,8 @@ class Matrix:
 
     def _prepare(self, framework: Framework, fault: Fault, side: Side) -> Run:
         """An order, a payment and a token for one cell."""
-        name = f"{framework.label}-{fault.name.replace(' ', '-')}"
+        # By number: a model would take the word "error" in an action's id for one.
+        name = f"{framework.label}-{FAULTS.index(fault)}"
         if side is Side.CONTRACT:
             token, payment = self._session(name)
             upstream = f"{self.world.stack.url}/mcp"
@@ -457,9 +451,8 @@ class Matrix:
         cell = Cell(token=token, upstream=upstream, spoil=fault.spoil)
         if side is Side.CONTRACT:
             self._contract_runs += 1
-            due = self._contract_runs % RUNS_PER_KILL == 0
-            self._kills_due += due
-            cell.before_commit = self.killer.owe_one if due else self.killer.proposal
+            if self._contract_runs % RUNS_PER_KILL == 1:
+                cell.before_commit = self.killer.arm
         self.proxy.add(cell)
         return Run(framework=framework, fault=fault, side=side, payment=payment, cell=cell)
 

@@ -17,11 +17,12 @@ from policies.rules import RULES
 
 PAGES = [
     *docs.pages(),
+    CHECKOUT / "examples" / "README.md",
     *(
         page
         for room in CHECKOUT.iterdir()
         for page in room.glob("*/README.md")
-        if room.name != ".venv"
+        if not room.name.startswith(".venv")
     ),
 ]
 
