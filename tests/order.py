@@ -19,6 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 LONGEST = (
     "tests/acceptance/test_kill_switch.py",
     "tests/acceptance/test_faults.py",
+    "tests/frameworks/test_matrix_short.py",
     "tests/acceptance/test_crash_points.py",
     "tests/acceptance/test_campaign_short.py",
     "tests/properties/test_machine.py",
