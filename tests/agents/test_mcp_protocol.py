@@ -108,7 +108,7 @@ def test_a_session_that_ends_during_the_conversation_is_over(caller: Caller) -> 
         cursor.execute("SET LOCAL refund_once.clock_skew_seconds = '0'")
     later = opened(caller, order)
     later.call("refund_status")
-    revoke_key(prefix=AgentKey.objects.get().prefix)
+    revoke_key(prefix=AgentKey.objects.get().prefix, actor="test")
     read(later.request("tools/call", PROPOSE), 401)
     assert RefundAction.objects.count() == 0
 
