@@ -21,16 +21,16 @@ from refunds.models import RefundAction
 # proposal, and none uses a word that a tool loop takes for a reason to try again.
 NEXT: dict[State, str] = {
     State.HELD: "Recorded and on hold; nothing was sent. It goes on by itself: tell the customer "
-    "that it is being looked at, and read this action later.",
+    "that it is being looked at, and read it later.",
     State.AWAITING_APPROVAL: "Recorded; a person decides. Nothing was sent. Tell the customer that "
-    "it is being reviewed, and read this action later.",
+    "it is being reviewed, and read it later.",
     State.AUTHORIZED: "Allowed, and about to be sent by itself. Tell the customer that it is in "
-    "progress, and read this action again.",
-    State.SUBMITTING: "It is being sent. Do not propose it again, under these ids or others. Tell "
-    "the customer that it is in progress, and read this action again.",
+    "progress, and read it again soon.",
+    State.SUBMITTING: "It is being sent. Do not propose it again, in this way or another. Tell "
+    "the customer that it is in progress, and read it again soon.",
     State.UNKNOWN: "It was sent and its outcome is not known yet; it is being found out. Do not "
-    "propose it again, under these ids or others. Tell the customer that it is in progress, and "
-    "read this action later.",
+    "propose it again, in this way or another. Tell the customer that it is in progress, and "
+    "read it later.",
     State.PENDING: "The payment provider has accepted it and not settled it yet. Do not propose it "
     "again. Tell the customer that it is on its way.",
     State.SUCCEEDED: "Refunded. There is nothing left to do; tell the customer that it is done.",

@@ -42,6 +42,7 @@ from agents.bearer import find_caller
 from agents.callers import Caller
 from agents.models import SecurityEvent
 from agents.problems import Kind, ProblemFound, problem
+from agents.rates import seconds_to_wait
 from agents.request_id import request_id
 from agents.security import address_of, record
 from agents.sessions import action_id_of
@@ -290,6 +291,14 @@ def _admit(request: HttpRequest) -> HttpResponse | None:
         is_known = False
     if is_known and caller is None:
         return _unauthorized(request)
+    wait = None if caller is None else seconds_to_wait(caller)
+    if wait is not None:
+        return problem(
+            Kind.RATE_LIMITED,
+            detail="This request was not looked at; what was recorded before stands as it is, and "
+            f"refund_status tells it after {wait} s.",
+            retry_after_seconds=wait,
+        )
     if caller is not None and caller.session is None:
         record(kind=SecurityEvent.Kind.NOT_FOR_THIS, caller=caller, address=address_of(request))
         return problem(
@@ -390,6 +399,7 @@ SERVER = MCPServer(
 )
 
 Tool = Callable[[Caller, dict[str, Any]], msgspec.Struct]
+SCHEMA_MEMBERS = ("type", "properties", "required")
 
 
 def _tool(
@@ -405,7 +415,11 @@ def _tool(
     `unanswered`: what it left behind is not known here, and no text of it leaves.
     """
     fields = {field.name: field for field in msgspec.structs.fields(takes)}
-    schema = {**type_schema(takes), "additionalProperties": False}
+    schema = {
+        # Without the name and the docstring of the class: models read this.
+        **{name: value for name, value in type_schema(takes).items() if name in SCHEMA_MEMBERS},
+        "additionalProperties": False,
+    }
 
     def decorate(function: Tool) -> Tool:
         @wraps(function)

@@ -113,6 +113,22 @@ def test_a_session_that_ends_during_the_conversation_is_over(caller: Caller) -> 
     assert RefundAction.objects.count() == 0
 
 
+def test_who_asks_too_often_waits_and_what_is_recorded_stands(
+    caller: Caller, settings: Any
+) -> None:
+    settings.SESSION_REQUESTS_PER_MINUTE = 3
+    tools = opened(caller)
+    for _ in range(3):
+        tools.call("propose_refund", **WORDS)
+    response = tools.request("tools/call", PROPOSE)
+    answer = read(response, 429)
+    assert answer["type"] == "urn:refund-once:problem:rate-limited"
+    assert 1 <= int(response["Retry-After"]) <= 60
+    assert "stands as it is" in answer["detail"]
+    opened(caller).call("refund_status")
+    assert RefundAction.objects.count() == 1
+
+
 def test_the_token_is_taken_from_the_header_only(caller: Caller) -> None:
     tools = opened(caller)
     body = json.dumps(tools.message("tools/list"))
