@@ -29,7 +29,8 @@ from agents.conditional import unless_unchanged
 from agents.door import problem_of, refuse_unknown_parameters
 from agents.idempotency_key import HEADER, ValueOfAnotherAction
 from agents.models import Scope, SecurityEvent
-from agents.problems import CONTENT_TYPE, FieldProblem, Kind, ProblemDetails, ProblemFound, problem
+from agents.openapi import complete
+from agents.problems import FieldProblem, Kind, ProblemDetails, ProblemFound, problem
 from agents.security import address_of, record, record_unknown_action, record_unknown_session
 from agents.sessions import action_id_of, open_session, revoke_session
 from agents.shapes import (
@@ -80,24 +81,14 @@ class DoorAPI(NinjaAPI):
     def get_openapi_schema(self, **kwargs: Any) -> OpenAPISchema:
         """The OpenAPI document, version 3.1."""
         document = super().get_openapi_schema(**kwargs)
-        for operations in document["paths"].values():
-            for operation in operations.values():
-                for status, response in operation["responses"].items():
-                    _describe(int(status), response)
+        by_id = {
+            operation.operation_id: operation
+            for router in self._get_bound_routers()
+            for view in router.path_operations.values()
+            for operation in view.operations
+        }
+        complete(document, operations=by_id)
         return document
-
-
-def _describe(status: int, response: dict[str, Any]) -> None:
-    headers = {"X-Request-ID": "names this request in logs and history"}
-    if status >= 400:
-        response["content"] = {CONTENT_TYPE: response["content"]["application/json"]}
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    if status in (429, 503):
-        headers["Retry-After"] = "seconds"
-    response["headers"] = {
-        name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
-    }
 
 
 api = DoorAPI(

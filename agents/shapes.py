@@ -102,7 +102,7 @@ ActionId = Annotated[
 ]
 SessionId = Annotated[str, Field(pattern=_SESSION_ID)]
 Cursor = Annotated[str, Field(pattern=_CURSOR)]
-Limit = Annotated[int, BeforeValidator(_limit), Field(ge=1, le=PAGE_MAX)]
+Limit = Annotated[int, Field(ge=1, le=PAGE_MAX), BeforeValidator(_limit)]
 IdempotencyKey = Annotated[
     str,
     Field(

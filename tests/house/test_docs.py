@@ -31,6 +31,10 @@ def test_the_generated_parts_are_those_of_the_code() -> None:
     call_command("docs", check=True)
 
 
+def test_every_file_that_is_made_is_there() -> None:
+    assert {str(path.relative_to(CHECKOUT)) for path in docs.files()} == set(docs.FILES)
+
+
 def test_every_part_stands_on_some_page() -> None:
     written = "".join(page.read_text() for page in docs.pages())
     missing = [name for name in docs.PARTS if f"<!-- generated: {name} -->" not in written]

@@ -5,13 +5,14 @@ A page says where a part belongs:
     <!-- generated: states -->
     <!-- end generated -->
 
-Whatever stands between the two lines is replaced. `--check` writes nothing and fails when a page
-differs from the code.
+Whatever stands between the two lines is replaced. Whole files (`FILES`) are the code's alone.
+`--check` writes nothing and fails when a page differs from the code.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from django.core.management.base import BaseCommand, CommandError
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
+from agents.api import api
 from config.development import CHECKOUT
 from config.environment import Environment, Timeouts
 from effects.states import FINAL_STATES, MOVES, START_STATES, STATES
@@ -161,9 +163,22 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
+def openapi() -> str:
+    """The HTTP API's own document."""
+    return json.dumps(api.get_openapi_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+FILES: dict[str, Callable[[], str]] = {"docs/openapi.json": openapi}
+
+
 def pages() -> list[Path]:
     """Every page that may hold a generated part."""
     return sorted({path for pattern in PAGES for path in CHECKOUT.glob(pattern)})
+
+
+def files() -> list[Path]:
+    """Every file that is made whole. A test sees to it that none of them is missing."""
+    return [path for path in map(CHECKOUT.joinpath, FILES) if path.exists()]
 
 
 def rendered(text: str) -> str:
@@ -184,14 +199,15 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
         differing = []
-        for page in pages():
+        for page in (*pages(), *files()):
             before = page.read_text(encoding="utf-8")
+            name = str(page.relative_to(CHECKOUT))
             try:
-                after = rendered(before)
+                after = FILES[name]() if name in FILES else rendered(before)
             except KeyError as unknown:
                 raise CommandError(f"{page.name}: nothing makes a part called {unknown}") from None
             if after != before:
-                differing.append(str(page.relative_to(CHECKOUT)))
+                differing.append(name)
                 if not check:
                     page.write_text(after, encoding="utf-8")
         if check and differing:
