@@ -41,7 +41,7 @@ from agents.answers import NEXT, POLL_AFTER_SECONDS, ActionAnswer
 from agents.bearer import find_caller
 from agents.callers import Caller
 from agents.models import SecurityEvent
-from agents.problems import Kind, ProblemFound, problem
+from agents.problems import Kind, ProblemFound
 from agents.rates import seconds_to_wait
 from agents.request_id import request_id
 from agents.security import address_of, record
@@ -67,7 +67,6 @@ log = logging.getLogger(__name__)
 
 # A database that is away is usually back, or failed over, within seconds.
 UNANSWERED_POLL_AFTER_SECONDS = 5
-INTERNAL_ERROR = -32603  # https://www.jsonrpc.org/specification#error_object
 
 # ---- What a model may say, and what it is told ---------------------------------------------------
 
@@ -293,17 +292,18 @@ def _admit(request: HttpRequest) -> HttpResponse | None:
         return _unauthorized(request)
     wait = None if caller is None else seconds_to_wait(caller)
     if wait is not None:
-        return problem(
+        response = _protocol_error(
             Kind.RATE_LIMITED,
-            detail="This request was not looked at; what was recorded before stands as it is, and "
+            "This request was not looked at; what was recorded before stands as it is, and "
             f"refund_status tells it after {wait} s.",
-            retry_after_seconds=wait,
         )
+        response["Retry-After"] = str(wait)
+        return response
     if caller is not None and caller.session is None:
         record(kind=SecurityEvent.Kind.NOT_FOR_THIS, caller=caller, address=address_of(request))
-        return problem(
+        return _protocol_error(
             Kind.FORBIDDEN,
-            detail="MCP takes a session's token, not an agent key. The merchant's backend opens a "
+            "MCP takes a session's token, not an agent key. The merchant's backend opens a "
             "session with POST /api/v1/sessions. Nothing was done.",
         )
     # Nothing here is for a person who is signed in to the staff site in the same browser.
@@ -313,11 +313,11 @@ def _admit(request: HttpRequest) -> HttpResponse | None:
 
 
 def _unauthorized(request: HttpRequest) -> HttpResponse:
-    response = problem(
+    response = _protocol_error(
         Kind.UNAUTHORIZED,
-        detail="Send `Authorization: Bearer` and a session's token that is neither revoked nor "
-        "expired. The merchant's backend opens sessions; there is nowhere to sign in. Nothing was "
-        "done.",
+        "This session is over, or there was never one with this token. Send `Authorization: "
+        "Bearer` and the token of another one, which the merchant's backend opens; there is "
+        "nowhere to sign in. Nothing was done.",
     )
     metadata = request.build_absolute_uri(reverse("mcp_resource"))
     # https://www.rfc-editor.org/rfc/rfc9728#section-5.1
@@ -338,15 +338,18 @@ def _refuse_body(request: HttpRequest) -> HttpResponse | None:
             raise RequestDataTooBig
         read_object(request.body)
     except ProblemFound as error:
-        return _protocol_error(INVALID_REQUEST, error.detail, status=error.kind.status)
+        return _protocol_error(error.kind, error.detail)
     except RequestDataTooBig:
         return _protocol_error(
-            INVALID_REQUEST, f"The body is larger than {BODY_BYTES_MAX} bytes.", status=413
+            Kind.BODY_TOO_LARGE,
+            f"The body is larger than {BODY_BYTES_MAX} bytes. Nothing was done.",
         )
     except UnreadablePostError:
-        return _protocol_error(PARSE_ERROR, "The body ended before it was complete.", status=400)
+        return _protocol_error(
+            Kind.MALFORMED_JSON, "The body ended before it was complete. Nothing was done."
+        )
     except Malformed as error:
-        return _protocol_error(PARSE_ERROR, f"The body {error.reason}.", status=400)
+        return _protocol_error(Kind.MALFORMED_JSON, f"The body {error.reason}. Nothing was done.")
     except NotStrict as error:
         wrongs = [wrong for wrong in error.wrongs if not _may_hold_anything(wrong.path)]
         return _refuse_wrongs(error.found, wrongs) if wrongs else None
@@ -371,7 +374,7 @@ def _refuse_wrongs(message: dict[str, Any], wrongs: list[Wrong]) -> HttpResponse
         return result_response(
             cast(Any, id_), {"resultType": "complete", "content": content, "isError": True}
         )
-    return _protocol_error(INVALID_PARAMS, f"{_in_words(wrongs)}.", status=400)
+    return _protocol_error(Kind.INVALID_FIELD, f"{_in_words(wrongs)}. Nothing was done.")
 
 
 def _in_words(wrongs: list[Wrong]) -> str:
@@ -382,10 +385,20 @@ def _nothing_was_done(what: str) -> str:
     return f"{what}; nothing was done."
 
 
-def _protocol_error(code: int, told: str, *, status: int) -> HttpResponse:
-    if "Nothing was done." not in told:
-        told = f"{told} Nothing was done."
-    return error_response(None, code, told, status=HTTPStatus(status))
+# Of JSON-RPC; every other kind is an invalid request. https://www.jsonrpc.org/specification
+CODES = {
+    Kind.MALFORMED_JSON: PARSE_ERROR,
+    Kind.INVALID_FIELD: INVALID_PARAMS,
+    Kind.INTERNAL: -32603,
+}
+
+
+def _protocol_error(kind: Kind, told: str) -> HttpResponse:
+    """A request that no tool was called for, as clients of MCP show it; `data` is for programs."""
+    # Streamable HTTP says 400 of what it cannot accept.
+    status = HTTPStatus.BAD_REQUEST if kind is Kind.INVALID_FIELD else HTTPStatus(kind.status)
+    code = CODES.get(kind, INVALID_REQUEST)
+    return error_response(None, code, told, data={"type": kind.uri}, status=status)
 
 
 # ---- The tools -----------------------------------------------------------------------------------
@@ -611,15 +624,12 @@ def mcp(request: HttpRequest) -> HttpResponse:
     try:
         response = SERVER(request)
     except RecursionError:
-        response = _protocol_error(PARSE_ERROR, "The body is nested too deeply.", status=400)
+        response = _protocol_error(
+            Kind.MALFORMED_JSON, "The body is nested too deeply. Nothing was done."
+        )
     except Exception:
         log.exception("A request ended in a mistake.", extra={"action": "mcp.mistake"})
-        response = error_response(
-            None,
-            INTERNAL_ERROR,
-            "This service made a mistake. It has been logged under this request id.",
-            status=HTTPStatus.INTERNAL_SERVER_ERROR,
-        )
+        response = _protocol_error(Kind.INTERNAL, NEXT_OF_UNANSWERED_CHANGE)
     response["X-Request-ID"] = request_id()
     response["Cache-Control"] = "no-store"
     return response

@@ -15,7 +15,7 @@ from agents.models import AgentKey, AgentSession
 from effects.clock import DatabaseNow
 from refunds.models import RefundAction
 from tests import builders
-from tests.agents.conftest import Caller, read
+from tests.agents.conftest import Caller
 from tests.agents.mcp_client import LEGACY, NOW, TOOLS, WORDS, Tools, opened
 from tests.agents.test_bad_input import MALFORMED, rows
 
@@ -61,7 +61,7 @@ def test_without_a_usable_token_there_is_401_with_where_to_read(caller: Caller, 
     ):
         for method in ("initialize", "server/discover", "tools/list", "tools/call"):
             response = tools.request(method, PROPOSE, Authorization=authorization)
-            assert "nowhere to sign in" in read(response, 401)["detail"]
+            assert "nowhere to sign in" in error_of(response, 401)["message"]
             assert response["WWW-Authenticate"] == metadata
             assert tools.token not in response.content.decode()
     assert rows() == before
@@ -88,9 +88,9 @@ def test_the_metadata_names_no_authorization_server() -> None:
 
 def test_an_agent_key_is_not_for_mcp(caller: Caller) -> None:
     before = rows()
-    answer = read(Tools(caller.key).request("tools/call", PROPOSE), 403)
-    assert answer["type"] == "urn:refund-once:problem:forbidden"
-    assert "POST /api/v1/sessions" in answer["detail"]
+    error = error_of(Tools(caller.key).request("tools/call", PROPOSE), 403)
+    assert error["data"] == {"type": "urn:refund-once:problem:forbidden"}
+    assert "POST /api/v1/sessions" in error["message"]
     assert rows() == before
 
 
@@ -99,17 +99,17 @@ def test_a_session_that_ends_during_the_conversation_is_over(caller: Caller) -> 
     tools = opened(caller, order)
     tools.call("refund_status")
     AgentSession.objects.update(revoked_at=DatabaseNow())
-    read(tools.request("tools/call", PROPOSE), 401)
+    error_of(tools.request("tools/call", PROPOSE), 401)
     timed = opened(caller, order, expires_in_seconds=60)
     timed.call("refund_status")
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL refund_once.clock_skew_seconds = '61'")
-        read(timed.request("tools/call", PROPOSE), 401)
+        error_of(timed.request("tools/call", PROPOSE), 401)
         cursor.execute("SET LOCAL refund_once.clock_skew_seconds = '0'")
     later = opened(caller, order)
     later.call("refund_status")
     revoke_key(prefix=AgentKey.objects.get().prefix, actor="test")
-    read(later.request("tools/call", PROPOSE), 401)
+    error_of(later.request("tools/call", PROPOSE), 401)
     assert RefundAction.objects.count() == 0
 
 
@@ -121,10 +121,10 @@ def test_who_asks_too_often_waits_and_what_is_recorded_stands(
     for _ in range(3):
         tools.call("propose_refund", **WORDS)
     response = tools.request("tools/call", PROPOSE)
-    answer = read(response, 429)
-    assert answer["type"] == "urn:refund-once:problem:rate-limited"
+    error = error_of(response, 429)
+    assert error["data"] == {"type": "urn:refund-once:problem:rate-limited"}
     assert 1 <= int(response["Retry-After"]) <= 60
-    assert "stands as it is" in answer["detail"]
+    assert "stands as it is" in error["message"]
     opened(caller).call("refund_status")
     assert RefundAction.objects.count() == 1
 
