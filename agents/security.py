@@ -42,7 +42,7 @@ def record(*, kind: SecurityEvent.Kind, caller: Caller, address: str) -> None:
     In a transaction of its own: the caller has none open, and is refused whatever becomes of this.
     A database that cannot write it changes no answer. It is logged either way.
     """
-    told = {"action": "security.event", "kind": kind.value, "actor": caller.actor, "at": address}
+    told = {"action": "security.event", "kind": kind.value, "actor": caller.actor, "where": address}
     event = SecurityEvent(
         kind=kind,
         actor=caller.actor,

@@ -178,9 +178,10 @@ def test_an_agents_credential_finds_nothing_anywhere_else(credentials: list[str]
         if not address.startswith("/api/v1/") and address not in {*PUBLIC, "/mcp"}
     }
     assert len(elsewhere) > 150
+    client = Client()
     for text in credentials:
         for address in sorted(elsewhere):
-            response = Client().get(address, headers={"Authorization": f"Bearer {text}"})
+            response = client.get(address, headers={"Authorization": f"Bearer {text}"})
             assert response.status_code == 404, address
             assert response["Content-Type"] == "application/problem+json", address
             assert "Set-Cookie" not in response.headers, address

@@ -61,6 +61,8 @@ def test_a_standard_library_line_looks_the_same(lines: io.StringIO) -> None:
         "rk_test_51Habc",
         "whsec_abcdef",
         "Bearer ro_1234.abcdef",
+        "ro_live_0123456789ab_cdef",
+        "ro_session_0123456789abcdef01_cdef",
         "jane.doe+shop@example.co.uk",
         "postgresql://refund_once:hunter2@db/refund_once",
     ],
