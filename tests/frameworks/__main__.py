@@ -46,8 +46,8 @@ provider's ledger.
 {versions}
 The model is a program. It proves what the frameworks do with a refund tool, not what a real model
 would choose: asked for a refund it proposes it, and an answer that reads like a failure makes it
-propose again in other words, three times at most. A run that ends with an exception is started
-again once, as a job queue does.
+propose again in other words, three times at most. A run that ends with an exception is
+delivered again, as a job queue does, three times at most.
 
 | fault | what happens |
 | --- | --- |
@@ -158,8 +158,8 @@ def what_was_run(report: Report) -> str:
 def replays_of(report: Report) -> str:
     """Where the server saw more calls than the model asked for, its job or a person repeated."""
     found = [
-        f"- {run.framework.name} under `{run.fault.name}`, {run.side}: the model asked {run.asked} "
-        f"times, the server saw {run.calls} calls."
+        f"- {run.framework.name} under `{run.fault.name}`, {run.side}: calls of the model "
+        f"{run.asked}, calls that the server saw {run.calls}."
         for run in report.runs
         if by_itself(run)
     ]

@@ -48,6 +48,8 @@ STAMPS = tuple(
 #: Longest that one run of an agent may take: model, tools, a hang and every timeout of its own.
 CELL_SECONDS_MAX = 150.0
 CAPTURED_MINOR = 20_000
+#: How often a job is delivered at most when its run ends with an exception.
+DELIVERIES_MAX = 3
 #: Of the runs against Refund Once, each so many-th also has a worker of ours killed.
 RUNS_PER_KILL = 5
 #: A point that is armed while the last refunds are being killed at others is not reached any more.
@@ -66,18 +68,35 @@ class Framework:
     example: str
     language: str
     package: str
+    #: The fault that it knows and refuses.
+    refuses: str | None = None
 
     @property
     def label(self) -> str:
         """In ids of orders and cells."""
         return f"{self.example.replace('_', '-')}-{self.language}"
 
-    def command(self) -> list[str]:
+    @property
+    def driver(self) -> list[str]:
         """The command of its driver."""
+        return [str(self._interpreter), str(HERE / f"driver.{self._ending}")]
+
+    @property
+    def program(self) -> list[str]:
+        """The command of its example, as a person starts it."""
+        folder = "js" if self.language == "js" else "python"
+        path = CHECKOUT / "examples" / folder / f"{self.example}_refund.{self._ending}"
+        return [str(self._interpreter), str(path)]
+
+    @property
+    def _ending(self) -> str:
+        return "mjs" if self.language == "js" else "py"
+
+    @property
+    def _interpreter(self) -> Path:
         if self.language == "js":
-            return [str(_node()), str(HERE / "driver.mjs")]
-        python = LANGCHAIN_PYTHON if self.example == "langgraph" else AGENTS_PYTHON
-        return [str(python), str(HERE / "driver.py")]
+            return _node()
+        return LANGCHAIN_PYTHON if self.example == "langgraph" else AGENTS_PYTHON
 
 
 FRAMEWORKS = (
@@ -87,7 +106,7 @@ FRAMEWORKS = (
     Framework("OpenAI Agents SDK, JavaScript", "openai_agents", "js", "@openai/agents"),
     Framework("LangGraph, JavaScript", "langgraph", "js", "@langchain/langgraph"),
     Framework("Vercel AI SDK", "vercel_ai", "js", "ai"),
-    Framework("Mastra", "mastra", "js", "@mastra/core"),
+    Framework("Mastra", "mastra", "js", "@mastra/core", refuses="approved twice"),
     Framework("MCP SDK, JavaScript", "mcp_sdk", "js", "@modelcontextprotocol/client"),
 )
 
@@ -153,6 +172,7 @@ class Run:
     - `payment`: whose refunds are the money moved
     - `deliveries`: how often its job was delivered: twice after a kill, and after a run that died
     - `asked`: proposals of the model; `calls`: proposals that the server saw
+    - `endings`: how often the model had the last word
     - `moved`: refunds at the provider; filled in at the end
     """
 
@@ -165,6 +185,7 @@ class Run:
     answer: str | None = None
     errors: list[str] = field(default_factory=list)
     asked: int = 0
+    endings: int = 0
     moved: int = 0
     amounts: list[int] = field(default_factory=list)
 
@@ -181,12 +202,19 @@ class Run:
         """Whether a run of the agent ended with an exception."""
         return bool(self.errors)
 
+    @property
+    def may_be_delivered(self) -> bool:
+        """Whether a job queue would try it once more."""
+        return self.deliveries < DELIVERIES_MAX
+
     def fired(self) -> bool:
         """Whether the column's fault really happened to it."""
         if self.fault.spoil is not Spoil.NOTHING:
             return self.cell.spoiled.is_set()
         if self.fault.model != INSISTS:
             return self.asked >= 2
+        if self.fault.approval is not None:
+            return self.endings >= 2 or self.framework.refuses == self.fault.name
         return True
 
 
@@ -195,7 +223,7 @@ class Driver:
 
     def __init__(self, framework: Framework, *, log: IO[bytes]) -> None:
         self._process = subprocess.Popen(
-            framework.command(),
+            framework.driver,
             cwd=CHECKOUT / "examples",
             env=_driver_environment(),
             stdin=subprocess.PIPE,
@@ -343,6 +371,8 @@ class Report:
         found = list(self.wrong)
         found += [f"{run.id}: the fault never happened" for run in self.runs if not run.fired()]
         for run in self.of(Side.CONTRACT):
+            if run.fault is OK and not (run.answer or "").startswith("Done"):
+                found.append(f"{run.id}: the example said {run.answer!r} {run.errors}")
             if run.moved != 1:
                 found.append(f"{run.id}: money moved {run.moved} times {run.errors}")
             elif run.amounts != [AMOUNT_MINOR]:
@@ -393,7 +423,7 @@ class Matrix:
         self.control_url = control_url
         self.say = say
         self.killer = WorkerKiller(Path(world.stack.env["CRASH_POINTS_DIR"]))
-        self._contract_runs = 0
+        self._contract_runs = itertools.count()
 
     def run(
         self,
@@ -415,19 +445,17 @@ class Matrix:
             self.world.supervised(),
             ThreadPoolExecutor(at_once) as rows,
         ):
-            wanted = {
-                framework: [
-                    self._prepare(framework, fault, side)
+            wanted = [
+                [
+                    (framework, fault, side)
                     for fault in (*faults, *((KILL,) if framework.label in killed else ()))
                     for side in sides
                 ]
                 for framework in frameworks
-            }
-            for _ in rows.map(self._row, wanted.keys(), wanted.values()):
-                pass
+            ]
+            runs = [run for row in rows.map(self._row, wanted) for run in row]
             self.killer.disarm()
             self.world.rest(seconds=120)
-        runs = [run for row in wanted.values() for run in row]
         self._judge(runs)
         return Report(
             runs=runs,
@@ -451,10 +479,8 @@ class Matrix:
             self.world.provider.payment(amount=CAPTURED_MINOR, currency="usd", id=payment)
             token, upstream = f"naive_{payment}", self.control_url
         cell = Cell(token=token, upstream=upstream, spoil=fault.spoil)
-        if side is Side.CONTRACT:
-            self._contract_runs += 1
-            if self._contract_runs % RUNS_PER_KILL == 1:
-                cell.before_commit = self.killer.arm
+        if side is Side.CONTRACT and next(self._contract_runs) % RUNS_PER_KILL == 0:
+            cell.before_commit = self.killer.arm
         self.proxy.add(cell)
         return Run(framework=framework, fault=fault, side=side, payment=payment, cell=cell)
 
@@ -472,42 +498,84 @@ class Matrix:
 
     # ---- one framework
 
-    def _row(self, framework: Framework, runs: list[Run]) -> None:
+    def _row(self, cells: list[tuple[Framework, Fault, Side]]) -> list[Run]:
         """All cells of one framework at the same time, and its kills.
 
-        1. Two processes: one that lives, one that will be killed.
-        2. Everything but the kills begins in the first.
-        3. The kills begin in the second. When all their refunds are done, it is killed.
-        4. Their jobs are delivered again, to the first.
-        5. So is, once, the job of every run that died, as a job queue does.
+        1. The example as a person starts it, for the run in which nothing goes wrong.
+        2. Two processes of the driver: one that lives, one that will be killed.
+        3. Everything but the kills begins in the first.
+        4. The kills begin in the second. When all their refunds are done, it is killed.
+        5. Their jobs are delivered again, to the first.
+        6. So is the job of every run that died, as a job queue does.
         """
+        framework = cells[0][0]
+        runs = [self._prepare(*cell) for cell in cells]
+        by_hand = [run for run in runs if run.fault is OK and run.side is Side.CONTRACT]
         kills = [run for run in runs if run.fault is KILL]
         log = self.world.stack.folder / f"{framework.label}.log"
         with ExitStack() as open_things:
             stderr = open_things.enter_context(log.open("ab"))
+            programs = open_things.enter_context(ThreadPoolExecutor())
+            started = [programs.submit(self._by_hand, run, stderr) for run in by_hand]
             living = Driver(framework, log=stderr)
             open_things.callback(living.stop)
-            going = [(run, self._deliver(living, run)) for run in runs if run not in kills]
-            if kills:
-                victim = Driver(framework, log=stderr)
-                open_things.callback(victim.stop)
-                lost = [self._deliver(victim, run) for run in kills]
-                for run, future in zip(kills, lost, strict=True):
+            driven = [run for run in runs if run not in kills and run not in by_hand]
+            going = [(run, self._deliver(living, run)) for run in driven]
+            going += self._killed(kills, living, stderr)
+            while going:
+                died = [run for run, future in going if not self._ended(run, future)]
+                # An approval that arrives twice is its column's fault; a third would be another.
+                again = [r for r in died if r.fault.approval is None and r.may_be_delivered]
+                going = [(run, self._deliver(living, run)) for run in again]
+            for ending in started:
+                ending.result()
+        self.say(f"{framework.name}: {len(runs)} runs")
+        return runs
+
+    def _killed(
+        self, kills: list[Run], living: Driver, stderr: IO[bytes]
+    ) -> list[tuple[Run, Future[dict[str, Any]]]]:
+        """Runs whose process is killed once the refund is done, and their next deliveries.
+
+        On a busy machine a client may give up before it has proposed anything: begun again.
+        """
+        going = []
+        while kills:
+            victim = Driver(kills[0].framework, log=stderr)
+            try:
+                lost = [(run, self._deliver(victim, run)) for run in kills]
+                for run, future in lost:
                     while not (run.cell.committed.wait(0.05) or future.done()):
                         pass
                 victim.kill()
-                for run, future in zip(kills, lost, strict=True):
+            finally:
+                victim.stop()
+            kills = []
+            for run, future in lost:
+                if future.exception() is not None:  # its process died before the answer
                     run.cell.release.set()
-                    if future.exception() is None:
-                        self._ended(run, future)  # it ended before the kill: a fault that never was
-                    else:
-                        going.append((run, self._deliver(living, run)))
-            died = [run for run, future in going if not self._ended(run, future)]
-            # An approval that arrives twice is its column's fault; a third would be another.
-            again = [run for run in died if run.fault.approval is None]
-            for run, future in [(run, self._deliver(living, run)) for run in again]:
-                self._ended(run, future)
-        self.say(f"{framework.name}: {len(runs)} cells")
+                    going.append((run, self._deliver(living, run)))
+                elif not self._ended(run, future) and run.may_be_delivered:
+                    kills.append(run)
+        return going
+
+    def _by_hand(self, run: Run, stderr: IO[bytes]) -> None:
+        """The example by its own command, with what its first lines say in the environment."""
+        while run.may_be_delivered:
+            run.deliveries += 1
+            ended = subprocess.run(
+                [*run.framework.program, prompt_of(run.id)],
+                env=_driver_environment()
+                | {"REFUND_MCP_URL": self.proxy.url, "REFUND_SESSION_TOKEN": run.cell.token}
+                | {"OPENAI_BASE_URL": self.model.url, "OPENAI_MODEL": run.fault.model},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                timeout=CELL_SECONDS_MAX,
+            )
+            run.answer = ended.stdout.decode().strip()
+            if ended.returncode == 0:
+                return
+            run.errors.append(f"ended with {ended.returncode}")
 
     def _deliver(self, driver: Driver, run: Run) -> Future[dict[str, Any]]:
         run.deliveries += 1
@@ -543,7 +611,7 @@ class Matrix:
         for run in runs:
             run.amounts = moved.get(run.payment, [])
             run.moved = len(run.amounts)
-            run.asked = self.model.asked[run.id]
+            run.asked, run.endings = self.model.asked[run.id], self.model.endings[run.id]
 
 
 def check_installed() -> None:

@@ -130,6 +130,8 @@ class ScriptedModel(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
         #: How often the model asked for a refund, by cell.
         self.asked: Counter[str] = Counter()
+        #: How often it said its last words, by cell.
+        self.endings: Counter[str] = Counter()
         self._counting = threading.Lock()
 
     def __enter__(self) -> ScriptedModel:
@@ -150,8 +152,12 @@ class ScriptedModel(ThreadingHTTPServer):
         turn = Turn(body)
         decided = decide(turn)
         cell = CELL.search(turn.prompt)
-        if cell and not isinstance(decided, str):
-            with self._counting:
+        with self._counting:
+            if cell is None:
+                pass
+            elif isinstance(decided, str):
+                self.endings[cell[1]] += 1
+            else:
                 self.asked[cell[1]] += sum(name.endswith("propose_refund") for name, _ in decided)
         return len(turn.answered), decided
 
