@@ -12,6 +12,7 @@ also that the outcome is not known, and says "never" to calling again.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from functools import wraps
 from http import HTTPStatus
@@ -358,7 +359,7 @@ def _refuse_body(request: HttpRequest) -> HttpResponse | None:
 
 def _may_hold_anything(path: str) -> bool:
     """Whether a path is a parameter that no tool ever reads, or below one."""
-    parts = path.split(".", 2)
+    parts = re.split(r"[.\[]", path, maxsplit=2)
     return len(parts) > 1 and parts[0] == "params" and parts[1] not in ("arguments", "name")
 
 
