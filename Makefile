@@ -8,6 +8,7 @@
 #   make frameworks      eight agent frameworks under eleven faults, against this and against a naive tool
 #   make campaign        500 SIGKILLs at random instants while refunds go on (ARGS="--kills 50 --seed 7")
 #   make mutation        change the rules in every small way; some test must notice each
+#   make fuzz            schemathesis against a running stack for 10 minutes (MINUTES=2)
 #   make contract        the provider suite: sandbox, and Stripe when STRIPE_CONTRACT_KEY is set
 #   make lock            compile requirements*.in
 #   make clean           remove .venv, caches and the local data
@@ -34,7 +35,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help deps deps-run deps-examples up demo test check format lock bench frameworks campaign mutation contract \
+.PHONY: help deps deps-run deps-examples up demo test check format lock bench frameworks campaign mutation fuzz contract \
   clean
 
 help:
@@ -84,6 +85,9 @@ campaign: deps
 
 mutation: deps
 	@exec $(PY) -m tests.mutation --processes $(N) $(ARGS)
+
+fuzz: deps
+	@exec $(PY) -m tests.agents.fuzz --minutes $(or $(MINUTES),10) $(ARGS)
 
 contract: deps
 	@exec $(PY) -m pytest tests/contract $(ARGS)
