@@ -49,6 +49,14 @@ def test_the_web_process_opens_no_door_but_its_port() -> None:
     assert "--no-control-socket" in procfile()["web"].split()
 
 
+def test_the_web_process_does_not_hang_up_on_a_client_that_is_busy() -> None:
+    # By its default, 2 s, gunicorn closes a connection that is new or idle. An agent's process that
+    # was busy so long then sends a proposal into it and never learns what became of it. HTTP
+    # clients let go of an idle connection after 4 (Node) or 5 (httpx), proxies after 60 seconds.
+    words = procfile()["web"].split()
+    assert int(words[words.index("--keep-alive") + 1]) > 60
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_ours_run_as_an_ordinary_user_and_may_finish_a_provider_call(name: str) -> None:
     assert SERVICES[name]["user"].split(":")[0] not in ("0", "root")
