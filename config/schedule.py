@@ -17,6 +17,7 @@ def beat_schedule(environment: Environment) -> dict[str, dict[str, Any]]:
     sweeps = {
         "refunds.dispatch_due": environment.dispatch_sweep_seconds,
         "reconciliation.sweep": environment.reconcile_sweep_seconds,
+        "reconciliation.compare_orders": environment.reconcile_sweep_seconds,
     }
     return {
         name: {"task": name, "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}

@@ -319,6 +319,7 @@ class Case(models.Model):
         FAILED = "failed", "refund failed, customer still owed"
         INCIDENT = "incident", "incident"
         FOUND_ELSEWHERE = "found-elsewhere", "refund made elsewhere"
+        CONTRADICTION = "contradiction", "order differs from the provider"
         ACCOUNT_PAUSED = "account-paused", "provider account paused"
         LIMIT = "limit-reached", "limit reached"
         UNEXPECTED_SUCCESS = "unexpected-success", "succeeded after it was over"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from effects.outcomes import Evidence, LookUp, Outcome, ProviderEffect, Unreadable
@@ -22,6 +23,7 @@ class Capabilities:
     - `searchable`: the effects of one payment can be listed and matched by our metadata.
     - `list_is_immediately_consistent`: an absent effect in the list had not happened when read.
     - `success_can_be_undone_seconds`: how long a success may still turn into a failure.
+    - `lists_payments`: all payments of a time can be read, page by page.
     """
 
     provider: str
@@ -30,6 +32,7 @@ class Capabilities:
     searchable: bool
     list_is_immediately_consistent: bool
     success_can_be_undone_seconds: int
+    lists_payments: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,32 @@ class PaymentTotals:
     captured_minor: int
     refunded_minor: int
     disputed: bool
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPayment:
+    """One payment in a list of an account's payments.
+
+    `is_paid`: it has gone through and was captured, as a whole or in part. `customer_email` and
+    `method` (like `card`) are "" where the provider does not show them. `metadata` are the strings
+    that the merchant's system put there.
+    """
+
+    totals: PaymentTotals
+    is_paid: bool
+    created_at: datetime
+    customer_email: str
+    method: str
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaymentPage:
+    """One page of payments, newest first. `next_cursor` asks for the next; "" after the last."""
+
+    payments: tuple[ListedPayment, ...]
+    next_cursor: str
     evidence: Evidence
 
 
@@ -141,6 +170,16 @@ class PaymentProvider(Protocol):
         """Read a payment's running totals: captured, refunded, disputed. Reads only.
 
         Independent of `list_refunds`: another object, which does not go by our metadata.
+        """
+        ...
+
+    def list_payments(
+        self, *, since: datetime, until: datetime, account: str = "", cursor: str = ""
+    ) -> PaymentPage | Unreadable:
+        """Read one page of the payments made from `since` and before `until`. Reads only.
+
+        Only where `Capabilities.lists_payments`. A page is a call of its own: however many there
+        are, one is in memory, and one that could not be read is asked for again.
         """
         ...
 

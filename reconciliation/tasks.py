@@ -11,3 +11,11 @@ def sweep_due() -> int:
     from reconciliation.sweep import sweep
 
     return sweep()
+
+
+@shared_task(name="reconciliation.compare_orders")
+def compare_orders_due() -> int:
+    """Compare what was stated with what the provider shows. Harmless when doubled, late or lost."""
+    from reconciliation.compare_orders import compare_orders
+
+    return compare_orders()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -41,7 +42,7 @@ from kernel.money import format_amount
 from policies.decision import Decision, Verdict
 from policies.facts import Facts, RefundLine
 from providers import matching
-from providers.port import Capabilities, SendRequest
+from providers.port import Capabilities, PaymentTotals, SendRequest
 from providers.registry import payment_provider
 from refunds.binding import binding, what_changed, what_was_tampered_with
 from refunds.decide import (
@@ -53,6 +54,7 @@ from refunds.decide import (
     parameters_in_force,
     who_must_approve,
 )
+from refunds.elsewhere import book_elsewhere, evidence_of, known_refs, listed, takes_up_balance
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.hint import tell_a_worker
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
@@ -62,7 +64,7 @@ from refunds.order_effect import (
     OrderEffect,
     judgement_of,
 )
-from refunds.orders import open_overdrawn
+from refunds.overdrawn import open_overdrawn
 from refunds.remedy_moves import (
     is_settled,
     on_the_way,
@@ -70,6 +72,7 @@ from refunds.remedy_moves import (
     watched_until,
     why_case_stays,
 )
+from refunds.shown import Shown, is_uncompared, lowers, write_shown
 from refunds.usage import UsedLately, used_lately
 
 # Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided
@@ -387,6 +390,7 @@ class RefundKind(OrderEffect):
         Order.objects.filter(pk=order.pk).update(
             reserved_minor=order.reserved_minor,
             refunded_minor=order.refunded_minor,
+            unlisted_minor=order.unlisted_minor,
             version=order.version,
             provider_read_at=order.provider_read_at,
             updated_at=locked.now,
@@ -414,7 +418,7 @@ class RefundKind(OrderEffect):
             return
         booked = ExternalRefund.objects.get(order=order, provider_ref=effect.ref, is_ours=False)
         ExternalRefund.objects.filter(pk=booked.pk).update(is_ours=True)
-        if _takes_up_balance(currency=booked.currency, status=booked.status, order=order):
+        if takes_up_balance(currency=booked.currency, status=booked.status, order=order):
             order.refunded_minor -= booked.amount_minor
             order.version += 1
             self._write_order(locked=locked)
@@ -423,32 +427,9 @@ class RefundKind(OrderEffect):
         """Write down refunds made elsewhere, and when the payment was read."""
         order = locked.resource
         locked.reading = reading
-        new = [stranger for stranger in reading.strangers if _is_new(stranger, order=order)]
-        told: dict[str, dict[str, Any]] = {}
-        for stranger in new:
-            ExternalRefund.objects.create(
-                order=order,
-                provider_ref=stranger.ref,
-                amount_minor=stranger.amount_minor,
-                currency=stranger.currency,
-                status=stranger.status,
-                seen_at=locked.now,
-                made_at=stranger.created_at,
-            )
-            if _takes_up_balance(currency=stranger.currency, status=stranger.status, order=order):
-                order.refunded_minor += stranger.amount_minor
-            order.version += 1
-            seen = {
-                "provider_ref": stranger.ref,
-                "amount_minor": stranger.amount_minor,
-                "currency": stranger.currency,
-                "status": stranger.status,
-                "made_at": stranger.created_at.isoformat() if stranger.created_at else "",
-            }
-            self.new_event(
-                locked=locked, kind="order.external_refund_found", actor="provider", data=seen
-            ).save(force_insert=True)
-            told[stranger.ref] = seen
+        new = book_elsewhere(
+            order=order, action=locked.action, refunds=reading.strangers, now=locked.now
+        )
         if new:
             # One case is open per kind: it names them all, or the second would be told to nobody.
             cases.open_case(
@@ -456,15 +437,23 @@ class RefundKind(OrderEffect):
                 effect=self.name,
                 locked=locked,
                 reason=(
-                    f"Already refunded outside of this service: {_listed(new)}. "
+                    f"Already refunded outside of this service: {listed(new)}. "
                     f"{_own_part(locked)} Decide whether the customer is still owed."
                 ),
-                evidence=told,
+                evidence=evidence_of(new),
             )
         if new or not locked.reading_written:
             self._write_order(locked=locked)
+        if reading.whole is not None:
+            write_shown(order=order, shown=reading.whole, now=locked.now)
         if new and order.refundable_minor < 0:
             open_overdrawn(locked=locked)
+
+    def observe_totals(self, *, locked: Locked, totals: Totals, read_at: datetime) -> None:
+        """Keep what the payment shows as captured. Its refunds were listed before, not after."""
+        if isinstance(totals.whole, PaymentTotals):
+            shown = Shown(totals=totals.whole, read_at=read_at)
+            write_shown(order=locked.resource, shown=shown, now=locked.now)
 
     # -- the provider -------------------------------------------------------------------------
 
@@ -477,6 +466,8 @@ class RefundKind(OrderEffect):
             return False
         if _beside(locked).taken_for_undone:
             return True  # what was taken for undone may have come to pass since
+        if is_uncompared(locked.resource):
+            return True  # what was stated of this payment was never compared with it
         read_at = locked.resource.provider_read_at
         if read_at is None:
             return True
@@ -499,12 +490,21 @@ class RefundKind(OrderEffect):
         )
 
     def look(self, *, action: RefundAction) -> LookUp:
-        """List the payment's refunds, all pages."""
+        """List the payment's refunds, all pages.
+
+        Where what was stated was never compared with the payment, its totals are read first: what
+        they count is in the list that is read after them.
+        """
         refuse_open_transaction()
-        payment_ref = _order_of(action).payment_ref
-        return payment_provider(action.provider).list_refunds(
-            payment_ref=payment_ref, account=action.account
-        )
+        order, provider = _order_of(action), payment_provider(action.provider)
+        totals: PaymentTotals | None = None
+        if is_uncompared(order):
+            read = provider.read_payment(payment_ref=order.payment_ref, account=action.account)
+            if isinstance(read, Unreadable):
+                return read
+            totals = read
+        look = provider.list_refunds(payment_ref=order.payment_ref, account=action.account)
+        return look if isinstance(look, Unreadable) else replace(look, whole=totals)
 
     def read_totals(self, *, action: RefundAction, listing: Listing) -> Totals | Unreadable | None:
         """Read how much of the payment went back in all, and compare it with the refunds listed.
@@ -532,6 +532,7 @@ class RefundKind(OrderEffect):
             unexplained = "a refund of the payment has not settled"
         return Totals(
             unexplained=unexplained,
+            whole=totals,
             evidence={
                 "captured_minor": totals.captured_minor,
                 "refunded_minor": totals.refunded_minor,
@@ -582,7 +583,7 @@ class RefundKind(OrderEffect):
         if not isinstance(look, Listing):
             return None
         order = _order_of(action)
-        known = _known_refs(order=order, look=look) if look.effects else set()
+        known = known_refs(order=order, look=look) if look.effects else set()
         judged = matching.judge(
             listing=look,
             action_id=action.action_id,
@@ -593,10 +594,18 @@ class RefundKind(OrderEffect):
             known_refs=known,
             own_ref=action.provider_ref,
         )
+        whole: PaymentTotals | None = look.whole
         return Reading(
             judgement=judgement_of(judged),
             strangers=judged.strangers,
             read_at=read_at,
+            whole=None if whole is None else _shown(whole, look=look, read_at=read_at),
+            shows_less=whole is not None
+            and lowers(
+                order=order,
+                totals=whole,
+                unlisted_minor=matching.unlisted_minor(totals=whole, listing=look),
+            ),
             evidence={
                 "pages": look.pages,
                 "refunds_seen": len(look.effects),
@@ -627,42 +636,11 @@ def _order_of(action: RefundAction) -> Order:
     return action.order
 
 
-def _known_refs(*, order: Order, look: Listing) -> set[str]:
-    """The refunds in a listing that a row of ours stands for.
-
-    A refund made elsewhere by its id; an action by the id it is known by or, while that is still
-    being found out, by what we wrote into the refund's metadata: a reservation holds its amount
-    already, and counting it as made elsewhere would take it out of the balance twice.
-    """
-    rows = RefundAction.objects.filter(order=order).values_list(
-        "action_id", "provider_ref", "reserved_minor", "instance"
-    )
-    known = {ref for _, ref, _, _ in rows}
-    known |= set(ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True))
-    reserving = {(action_id, instance) for action_id, _, reserved, instance in rows if reserved}
-    return known | {
-        effect.ref
-        for effect in look.effects
-        if (effect.metadata.get("action_id"), effect.metadata.get("instance")) in reserving
-    }
-
-
-def _takes_up_balance(*, currency: str, status: str, order: Order) -> bool:
-    """Whether a refund made elsewhere counts against the order. Another currency cannot."""
-    return currency == order.currency and status not in ("failed", "canceled")
-
-
-def _is_new(stranger: ProviderEffect, *, order: Order) -> bool:
-    return not ExternalRefund.objects.filter(order=order, provider_ref=stranger.ref).exists()
-
-
-def _listed(strangers: list[ProviderEffect]) -> str:
-    """Refunds made elsewhere as people read them: amount, id, and when, as far as it is known."""
-    return ", ".join(
-        f"{format_amount(stranger.amount_minor, stranger.currency)} ({stranger.ref}"
-        + (f", {stranger.created_at:%Y-%m-%d %H:%M} UTC" if stranger.created_at else "")
-        + ")"
-        for stranger in strangers
+def _shown(totals: PaymentTotals, *, look: Listing, read_at: datetime) -> Shown:
+    return Shown(
+        totals=totals,
+        read_at=read_at,
+        unlisted_minor=matching.unlisted_minor(totals=totals, listing=look),
     )
 
 

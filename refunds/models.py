@@ -65,6 +65,15 @@ class Order(models.Model):
     fact is never refused: an order may be overdrawn, and then blocks claims.
     `provider_read_at` is when this payment's refunds were last listed by this instance, `stated_at`
     when the merchant last stated the order, changed or not.
+
+    The provider is the truth for what was captured and refunded (`refunds.shown`):
+
+    - `captured_minor` is the smaller of what was stated and what the provider shows, and so what
+      every decision and the claim count with. `stated_captured_minor` is what was stated where that
+      differs; NULL where `captured_minor` is it.
+    - `shown_…` are the payment's totals as they were last read at `shown_at`, NULL before that.
+    - `unlisted_minor` is the part of `refunded_minor` that only the provider's total shows.
+    - `compare_due_at`: when the payment is read and compared next; NULL while nothing is due.
     """
 
     class DisputeState(models.TextChoices):
@@ -85,6 +94,13 @@ class Order(models.Model):
     reserved_minor = models.BigIntegerField(default=0)
     disputed_minor = models.BigIntegerField(default=0)
     settled_otherwise_minor = models.BigIntegerField(default=0)
+    unlisted_minor = models.BigIntegerField(default=0)
+    stated_captured_minor = models.BigIntegerField(null=True, blank=True)
+    shown_captured_minor = models.BigIntegerField(null=True, blank=True)
+    shown_refunded_minor = models.BigIntegerField(null=True, blank=True)
+    shown_currency = models.CharField(max_length=3, blank=True, default="")
+    shown_at = models.DateTimeField(null=True, blank=True)
+    compare_due_at = models.DateTimeField(null=True, blank=True)
     dispute_state = models.CharField(
         max_length=10, choices=DisputeState.choices, default=DisputeState.NONE
     )
@@ -112,6 +128,7 @@ class Order(models.Model):
                 "reserved_minor",
                 "disputed_minor",
                 "settled_otherwise_minor",
+                "unlisted_minor",
             )
         ]
         indexes: ClassVar[list[models.Index]] = [
@@ -120,6 +137,12 @@ class Order(models.Model):
             # what a customer got back lately
             models.Index(
                 name="order_by_customer", fields=["customer_ref"], condition=~Q(customer_ref="")
+            ),
+            # what is to be compared with the provider
+            models.Index(
+                name="order_to_compare",
+                fields=["compare_due_at"],
+                condition=Q(compare_due_at__isnull=False),
             ),
         ]
         triggers: ClassVar[list[Any]] = [
@@ -131,6 +154,12 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return f"order:{self.order_id}"
+
+    @property
+    def stated_minor(self) -> int:
+        """What was stated as captured, whatever the provider shows."""
+        stated = self.stated_captured_minor
+        return self.captured_minor if stated is None else stated
 
     @property
     def refundable_minor(self) -> int:

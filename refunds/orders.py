@@ -8,19 +8,25 @@ from typing import Any
 
 from django.db import transaction
 
-from effects import cases
 from effects.clock import database_now
-from effects.kinds import Locked
-from effects.models import Case
 from kernel.errors import InvalidInput
 from kernel.identity import require_identifier
-from kernel.money import AMOUNT_MINOR_MAX, format_amount, require_currency
+from kernel.money import AMOUNT_MINOR_MAX, require_currency
 from refunds.models import Order, RefundEvent
+from refunds.overdrawn import open_overdrawn_order
+from refunds.shown import captured_that_counts
 
 # What decisions are made on, so that a change of it makes them stale. The rest (an address) is for
 # people to read.
 _DECIDED_ON = ("captured_minor", "placed_at", "payment_method", "customer_ref", "details")
 _IMMUTABLE_ONCE_USED = ("currency", "provider", "account", "payment_ref")
+# Which payment it is: another one was never read.
+_PAYMENT = ("provider", "account", "payment_ref")
+# What the provider can contradict.
+_COMPARED = ("captured_minor", "stated_captured_minor", *_IMMUTABLE_ONCE_USED)
+# What the provider shows is no statement of the merchant, whose versions begin at 0: it never
+# overwrites one, and any of them overwrites it.
+SOURCE_VERSION_OF_PROVIDER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +53,15 @@ class OrderFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """The order as it stands now; `created` for a new one, `changed` when anything was written."""
+    """The order as it stands now; `created` for a new one, `changed` when anything was written.
+
+    `older`: nothing was, because a newer statement is there.
+    """
 
     order: Order
     created: bool
     changed: bool
+    older: bool = False
 
 
 def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
@@ -66,6 +76,9 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
        and is remembered as stated now.
     5. A captured amount below what is already refunded is an observed fact and is written: it
        opens an incident, and the claim sends no more.
+    6. Captured counts as no more than the provider showed when its payment was last read. A
+       statement of money is due to be compared with the provider again (`refunds.shown`), by a
+       sweep: no provider is called here.
     """
     require_identifier(facts.order_id, field="order_id")
     facts = replace(facts, currency=require_currency(facts.currency))
@@ -76,13 +89,20 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
         now = database_now()
         order, created = Order.objects.select_for_update(no_key=True).get_or_create(
             order_id=facts.order_id,
-            defaults={**columns, "created_at": now, "updated_at": now, "stated_at": now},
+            defaults={
+                **columns,
+                "created_at": now,
+                "updated_at": now,
+                "stated_at": now,
+                "compare_due_at": now,
+            },
         )
         if created:
             _history(order=order, kind="order.mirrored", actor=actor, now=now, data=_shown(columns))
             return Mirrored(order=order, created=True, changed=True)
         if facts.source_version < order.source_version:
-            return Mirrored(order=order, created=False, changed=False)
+            return Mirrored(order=order, created=False, changed=False, older=True)
+        columns |= _counted(order=order, columns=columns)
         differing = {
             name: value for name, value in columns.items() if getattr(order, name) != value
         }
@@ -93,9 +113,12 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
         before = {name: getattr(order, name) for name in differing}
         if any(name in differing for name in (*_DECIDED_ON, *_IMMUTABLE_ONCE_USED)):
             differing["version"] = order.version + 1
-        for name, value in {**differing, "updated_at": now, "stated_at": now}.items():
+        times = {"updated_at": now, "stated_at": now}
+        if any(name in differing for name in _COMPARED):
+            times["compare_due_at"] = now
+        for name, value in {**differing, **times}.items():
             setattr(order, name, value)
-        order.save(update_fields=[*differing, "updated_at", "stated_at"])
+        order.save(update_fields=[*differing, *times])
         _history(
             order=order,
             kind="order.changed",
@@ -104,44 +127,8 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
             data={"before": _shown(before), "after": _shown(differing)},
         )
         if order.refundable_minor < 0 and "captured_minor" in differing:
-            reason, evidence = why_overdrawn(order)
-            cases.open_resource_case(
-                kind=Case.Kind.INCIDENT,
-                effect="refund",
-                resource=str(order),
-                reason=reason,
-                evidence=evidence,
-                now=now,
-            )
+            open_overdrawn_order(order=order, now=now)
         return Mirrored(order=order, created=False, changed=True)
-
-
-def open_overdrawn(*, locked: Locked) -> None:
-    """The incident of a locked effect whose order an observed fact has overdrawn."""
-    reason, evidence = why_overdrawn(locked.resource)
-    cases.open_case(
-        kind=Case.Kind.INCIDENT,
-        effect="refund",
-        locked=locked,
-        reason=reason,
-        evidence=evidence,
-    )
-
-
-def why_overdrawn(order: Order) -> tuple[str, dict[str, Any]]:
-    """The sentence and the evidence for an order that an observed fact has overdrawn."""
-    return (
-        f"Order {order.order_id} is overdrawn by "
-        f"{format_amount(-order.refundable_minor, order.currency)}: more was refunded, is in "
-        "flight or is disputed than was captured. Nothing more is sent for this order. "
-        "Compare it with the provider's ledger.",
-        {
-            "captured_minor": order.captured_minor,
-            "refunded_minor": order.refunded_minor,
-            "reserved_minor": order.reserved_minor,
-            "disputed_minor": order.disputed_minor,
-        },
-    )
 
 
 def _columns(facts: OrderFacts) -> dict[str, Any]:
@@ -157,6 +144,31 @@ def _columns(facts: OrderFacts) -> dict[str, Any]:
         "placed_at": facts.placed_at,
         "source_version": facts.source_version,
         "details": facts.details or {},
+    }
+
+
+def _counted(*, order: Order, columns: dict[str, Any]) -> dict[str, Any]:
+    """What counts of a new statement, by what the provider showed of its payment so far."""
+    stated = columns["captured_minor"]
+    if any(getattr(order, name) != columns[name] for name in _PAYMENT):
+        return {
+            "stated_captured_minor": None,
+            "shown_captured_minor": None,
+            "shown_refunded_minor": None,
+            "shown_currency": "",
+            "shown_at": None,
+            "refunded_minor": order.refunded_minor - order.unlisted_minor,
+            "unlisted_minor": 0,
+        }
+    counts = captured_that_counts(
+        stated_minor=stated,
+        currency=columns["currency"],
+        shown_minor=order.shown_captured_minor,
+        shown_currency=order.shown_currency,
+    )
+    return {
+        "captured_minor": counts,
+        "stated_captured_minor": None if counts == stated else stated,
     }
 
 

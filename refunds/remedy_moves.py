@@ -22,7 +22,7 @@ from effects.states import State
 from effects.transitions import postpone
 from kernel.money import format_amount
 from refunds.models import CreditAction, Order, RefundEvent
-from refunds.orders import open_overdrawn
+from refunds.overdrawn import open_overdrawn
 from refunds.remedy_models import LIVE_REMEDIES, STOPPABLE_REMEDIES, Remedy, RemedyState
 
 # How long a failed refund is read again after its remedy was issued. Stripe reports a refund that

@@ -45,7 +45,7 @@ CHARGES_LIST_PARAMS = LIST_PARAMS | {"payment_intent"}
 def check_create(params: Params) -> None:
     forms.required(params, "amount", "currency")
     forms.integer(params, "amount", minimum=1)
-    for name in ("currency", "customer", "description", "payment_method"):
+    for name in ("currency", "customer", "description", "payment_method", "receipt_email"):
         forms.text(params, name)
     forms.choice(params, "capture_method", ("automatic", "automatic_async", "manual"))
     forms.boolean(params, "confirm")
@@ -70,6 +70,7 @@ def create(call: Call) -> Object:
         metadata=forms.merged_metadata({}, forms.metadata(params)),
         customer=customer,
         description=params.get("description"),
+        receipt_email=params.get("receipt_email"),
         call=call,
     )
     if forms.boolean(params, "confirm"):
@@ -157,6 +158,7 @@ def new_intent(
     metadata: dict[str, str] | None = None,
     customer: str | None = None,
     description: str | None = None,
+    receipt_email: str | None = None,
     id: str | None = None,
     call: Call | None = None,
 ) -> Object:
@@ -180,6 +182,7 @@ def new_intent(
         "next_action": None,
         "payment_method": payment_method,
         "payment_method_types": ["card"],
+        "receipt_email": receipt_email,
         "status": "requires_confirmation" if payment_method else "requires_payment_method",
         "_payment_method": payment_method,
     }
@@ -215,6 +218,13 @@ def pay(
         "amount_captured": 0 if manual or declined else intent["amount"],
         "amount_refunded": 0,
         "balance_transaction": None,
+        "billing_details": {
+            "address": None,
+            "email": None,
+            "name": None,
+            "phone": None,
+            "tax_id": None,
+        },
         "captured": not manual and not declined,
         "created": int(world.clock.now()),
         "currency": intent["currency"],
@@ -231,7 +241,7 @@ def pay(
         "payment_method_details": {"card": {"brand": "visa", "last4": "4242"}, "type": "card"}
         if is_card
         else {"customer_balance": {}, "type": "customer_balance"},
-        "receipt_email": None,
+        "receipt_email": intent.get("receipt_email"),
         "refunded": False,
         "status": "failed" if declined else "succeeded",
         "_behaviour": behaviour or refund_states.BEHAVIOURS.get(method, "succeed"),

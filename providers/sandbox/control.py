@@ -224,6 +224,7 @@ class Control:
         capture: bool = True,
         metadata: dict[str, str] | None = None,
         customer: str | None = None,
+        receipt_email: str | None = None,
         account: str | None = None,
     ) -> Body:
         """A paid PaymentIntent with its charge. The same id again is answered as it is.
@@ -252,6 +253,7 @@ class Control:
                     payment_method=payment_method,
                     metadata=metadata,
                     customer=customer,
+                    receipt_email=receipt_email,
                 )
                 api_payments.pay(world, owner, intent, behaviour=behaviour, charge_id=charge)
             elif (intent["amount"], intent["currency"]) != (amount, currency.lower()):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import stripe
@@ -20,7 +22,13 @@ from effects.outcomes import (
     Unreadable,
 )
 from kernel.errors import Bug
-from providers.port import Capabilities, CustomerTotals, PaymentTotals, SendRequest
+from providers.port import (
+    Capabilities,
+    CustomerTotals,
+    PaymentPage,
+    PaymentTotals,
+    SendRequest,
+)
 from providers.stripe import customer_object
 from providers.stripe import payload as payloads
 from providers.stripe.accounts import Credentials, credentials_for
@@ -30,7 +38,7 @@ from providers.stripe.client import build_client
 from providers.stripe.effect_object import NotReadable, parse_json
 from providers.stripe.objects import CREDIT, REFUND, STRIPE_ID, ObjectKind
 from providers.stripe.payload import Payload, parse_payload
-from providers.stripe.payment_object import EXPAND, read_totals
+from providers.stripe.payment_object import EXPAND, EXPAND_LISTED, read_listed, read_totals
 from providers.stripe.wire import Answer, WireCall
 
 logger = logging.getLogger(__name__)
@@ -183,6 +191,42 @@ class StripeProvider:
         if totals.payment_ref == payment_ref:
             return totals
         return Unreadable(reason="answer_mismatch", evidence=evidence_of(seen))
+
+    def list_payments(
+        self, *, since: datetime, until: datetime, account: str = "", cursor: str = ""
+    ) -> PaymentPage | Unreadable:
+        """One page of the account's PaymentIntents, newest first. See the port."""
+        if cursor:
+            _require_reference(cursor)
+        credentials = self._credentials(account)
+        if credentials is None:
+            return _unknown_account(account)
+        params: dict[str, Any] = {
+            # Whole seconds, as Stripe counts them: none is lost or read twice between two windows.
+            "created": {"gte": math.ceil(since.timestamp()), "lt": math.ceil(until.timestamp())},
+            "limit": PAGE_SIZE,
+            **EXPAND_LISTED,
+        }
+        if cursor:
+            params["starting_after"] = cursor
+
+        def read(client: stripe.StripeClient, options: dict[str, Any], call: WireCall) -> None:
+            client.v1.payment_intents.list(params, options)  # type: ignore[arg-type]
+
+        seen = self._call(read, credentials=credentials)
+        if seen.error is not None or seen.answer is None:
+            return _unreadable(seen)
+        try:
+            items, has_more = _read_items(seen.answer)
+            listed = tuple(read_listed(item) for item in items)
+        except NotReadable as error:
+            logger.warning("A page of payments could not be read: %s", error)
+            return _unreadable(seen)
+        return PaymentPage(
+            payments=listed,
+            next_cursor=listed[-1].totals.payment_ref if has_more else "",
+            evidence=evidence_of(seen),
+        )
 
     def read_customer(self, *, customer_ref: str, account: str = "") -> CustomerTotals | Unreadable:
         """A customer's balances, off the customer. See the port."""
@@ -360,18 +404,25 @@ class StripeProvider:
 def _read_page(
     kind: ObjectKind, answer: Answer | None, *, belongs_to: str
 ) -> tuple[list[ProviderEffect], bool]:
-    """One page of a list: what is on it and whether there is more. Raises NotReadable."""
+    """One page of effects: what is on it and whether there is more. Raises NotReadable."""
+    items, has_more = _read_items(answer)
+    page = [kind.read(item) for item in items]
+    if any(effect.payment_ref != belongs_to for effect in page):
+        raise NotReadable(f"the list holds a {kind.noun} of another {kind.belongs_to}")
+    return page, has_more
+
+
+def _read_items(answer: Answer | None) -> tuple[list[Any], bool]:
+    """The items of one page of any list and whether there is more. Raises NotReadable."""
     value = parse_json(answer.body) if answer is not None else None
     if not isinstance(value, dict) or not isinstance(value.get("data"), list):
         raise NotReadable("not a list")
-    if type(value.get("has_more")) is not bool:
+    items, has_more = value["data"], value.get("has_more")
+    if type(has_more) is not bool:
         raise NotReadable("the list does not say whether there is more")
-    page = [kind.read(item) for item in value["data"]]
-    if any(effect.payment_ref != belongs_to for effect in page):
-        raise NotReadable(f"the list holds a {kind.noun} of another {kind.belongs_to}")
-    if value["has_more"] and not page:
+    if has_more and not items:
         raise NotReadable("an empty page that says there is more")
-    return page, value["has_more"]
+    return items, has_more
 
 
 def _unreadable(seen: Seen) -> Unreadable:

@@ -22,6 +22,9 @@ REFUNDS = Capabilities(
     # A card refund can go from succeeded to failed for up to about 30 days.
     # https://docs.stripe.com/refunds#failed-refunds
     success_can_be_undone_seconds=30 * 24 * 3600,
+    # GET /v1/payment_intents filters by `created`.
+    # https://docs.stripe.com/api/payment_intents/list
+    lists_payments=True,
 )
 
 CREDITS = replace(

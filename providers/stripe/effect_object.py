@@ -55,10 +55,10 @@ def read_refund(value: Any) -> ProviderEffect:
         payment_ref=optional_text(value, "payment_intent"),
         status=status,
         settlement=SETTLEMENT.get(status, "pending"),
-        created_at=_time(value.get("created")),
+        created_at=read_time(value.get("created")),
         failure_reason=optional_text(value, "failure_reason"),
         pending_reason=optional_text(value, "pending_reason"),
-        metadata=_metadata(value),
+        metadata=read_metadata(value),
     )
 
 
@@ -76,8 +76,8 @@ def read_credit(value: Any) -> ProviderEffect:
         payment_ref=required_text(value, "customer"),
         status="succeeded",
         settlement="succeeded",
-        created_at=_time(value.get("created")),
-        metadata=_metadata(value),
+        created_at=read_time(value.get("created")),
+        metadata=read_metadata(value),
     )
 
 
@@ -111,7 +111,8 @@ def optional_text(value: dict[str, Any], field: str) -> str:
     return clean_text(text, characters_max=255)
 
 
-def _metadata(value: dict[str, Any]) -> dict[str, str]:
+def read_metadata(value: dict[str, Any]) -> dict[str, str]:
+    """An object's metadata, short and clean. Raises NotReadable."""
     metadata = value.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise NotReadable("metadata is not an object")
@@ -121,7 +122,8 @@ def _metadata(value: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _time(created: Any) -> datetime | None:
+def read_time(created: Any) -> datetime | None:
+    """One of Stripe's times, in seconds since 1970; None for what is none."""
     if type(created) is not int:
         return None
     try:

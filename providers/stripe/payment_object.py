@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from effects.outcomes import Evidence
-from providers.port import PaymentTotals
+from providers.port import ListedPayment, PaymentTotals
 from providers.stripe.effect_object import (
     NotReadable,
     optional_text,
+    read_metadata,
+    read_time,
     required_integer,
     required_object,
     required_text,
 )
 
 EXPAND = {"expand": ["latest_charge"]}
+# Of a list. https://docs.stripe.com/expand#with-lists
+EXPAND_LISTED = {"expand": ["data.latest_charge", "data.customer"]}
 
 
 def read_totals(value: Any, *, evidence: Evidence) -> PaymentTotals:
@@ -39,13 +43,48 @@ def read_totals(value: Any, *, evidence: Evidence) -> PaymentTotals:
         captured_minor = required_integer(charge, "amount_captured")
         refunded_minor = required_integer(charge, "amount_refunded")
         disputed = charge["disputed"]
+    customer = intent.get("customer")
     return PaymentTotals(
         payment_ref=payment_ref,
         charge_ref=charge_ref,
-        customer_ref=optional_text(intent, "customer"),
+        customer_ref=required_text(customer, "id")
+        if isinstance(customer, dict)
+        else optional_text(intent, "customer"),
         currency=currency,
         captured_minor=captured_minor,
         refunded_minor=refunded_minor,
         disputed=disputed,
         evidence=evidence,
     )
+
+
+def read_listed(value: Any) -> ListedPayment:
+    """A PaymentIntent of a list, with `latest_charge` and `customer` expanded. Raises NotReadable.
+
+    The e-mail is the one that receipts go to, then the payer's own, then the customer's: Stripe
+    keeps all three and none of them always.
+    """
+    totals = read_totals(value, evidence=Evidence())
+    created_at = read_time(value.get("created"))
+    if created_at is None:
+        raise NotReadable("the payment does not say when it was made")
+    charge = _inner(value, "latest_charge")
+    emails = (
+        optional_text(value, "receipt_email"),
+        optional_text(_inner(charge, "billing_details"), "email"),
+        # A deleted customer has no e-mail any more.
+        optional_text(_inner(value, "customer"), "email"),
+    )
+    return ListedPayment(
+        totals=totals,
+        is_paid=required_text(value, "status") == "succeeded" and totals.captured_minor > 0,
+        created_at=created_at,
+        customer_email=next((email for email in emails if email), ""),
+        method=optional_text(_inner(charge, "payment_method_details"), "type"),
+        metadata=read_metadata(value),
+    )
+
+
+def _inner(value: dict[str, Any], field: str) -> dict[str, Any]:
+    inner = value.get(field)
+    return inner if isinstance(inner, dict) else {}
