@@ -111,7 +111,7 @@ def problem_of(error: Exception) -> HttpResponse:
             "neither revoked nor expired. Nothing was done.",
         )
     if isinstance(error, ValidationError):
-        return invalid([_field_problem(found) for found in error.errors[:PROBLEMS_MAX]])
+        return invalid([field_problem(found) for found in error.errors[:PROBLEMS_MAX]])
     if isinstance(error, InvalidInput):
         return invalid([FieldProblem(field=error.field, reason=error.reason)])
     if isinstance(error, Http404):
@@ -176,7 +176,7 @@ _REASONS = {
 }
 
 
-def _field_problem(found: dict[str, Any]) -> FieldProblem:
+def field_problem(found: dict[str, Any]) -> FieldProblem:
     """One error of pydantic as a field and a reason. Its input is never repeated."""
     source, *location = found["loc"]
     # The first part of a body's location is the name of the view's own argument.

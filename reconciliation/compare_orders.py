@@ -15,19 +15,16 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 
-from effects import cases
 from effects.clock import database_now
-from effects.models import Case, SweepRun
-from effects.outcomes import Listing, LookUp, ProviderEffect, Unreadable
+from effects.models import SweepRun
+from effects.outcomes import LookUp, Unreadable
 from effects.send import refuse_open_transaction
-from effects.states import FINAL_STATES
-from providers import matching
 from providers.port import PaymentTotals
 from providers.registry import payment_provider
 from reconciliation.breaker import account_of, remember_read, wait_until
-from refunds.elsewhere import book_elsewhere, evidence_of, known_refs, listed
-from refunds.models import Order, RefundAction
-from refunds.shown import Shown, refunds_are_known, write_missing, write_shown
+from refunds.compare import write_read
+from refunds.models import Order
+from refunds.shown import refunds_are_known, write_missing
 
 log = logging.getLogger(__name__)
 
@@ -109,76 +106,8 @@ def compare_one(*, now: datetime, seen: list[int]) -> bool:
         elif missing:
             write_missing(order=again, now=written_at)
         elif readable and isinstance(totals, PaymentTotals):
-            _write(order=again, totals=totals, look=look, read_at=read_at, now=written_at)
+            write_read(order=again, totals=totals, look=look, read_at=read_at, now=written_at)
     return True
-
-
-def _write(
-    *,
-    order: Order,
-    totals: PaymentTotals,
-    look: LookUp | None,
-    read_at: datetime,
-    now: datetime,
-) -> None:
-    unlisted_minor: int | None = None
-    if isinstance(look, Listing):
-        known = known_refs(order=order, look=look)
-        strangers = tuple(
-            effect
-            for effect in look.effects
-            if effect.ref not in known and effect.settlement != "failed"
-        )
-        new = book_elsewhere(order=order, action=None, refunds=strangers, now=now)
-        if new:
-            order.provider_read_at = read_at
-            order.updated_at = now
-            order.save(
-                update_fields=[
-                    "refunded_minor",
-                    "unlisted_minor",
-                    "version",
-                    "provider_read_at",
-                    "updated_at",
-                ]
-            )
-            _tell_elsewhere(order=order, new=new, now=now)
-        unlisted_minor = matching.unlisted_minor(totals=totals, listing=look)
-    elif refunds_are_known(order=order, totals=totals):
-        unlisted_minor = 0
-    write_shown(
-        order=order,
-        shown=Shown(totals=totals, read_at=read_at, unlisted_minor=unlisted_minor),
-        now=now,
-    )
-
-
-def _tell_elsewhere(*, order: Order, new: list[ProviderEffect], now: datetime) -> None:
-    """A case for refunds made elsewhere that meet an open action, or came after the order did.
-
-    What was refunded before the order was known here is its past: it is counted, and no case.
-    """
-    since = [
-        refund
-        for refund in new
-        if refund.created_at is None or refund.created_at > order.created_at
-    ]
-    open_actions = RefundAction.objects.filter(order=order).exclude(state__in=FINAL_STATES)
-    told = new if open_actions.exists() else since
-    if told:
-        cases.open_resource_case(
-            kind=Case.Kind.FOUND_ELSEWHERE,
-            effect="refund",
-            resource=str(order),
-            reason=(
-                f"Order {order.order_id}: {order.provider.capitalize()} shows refunds that were "
-                f"not made by this service: {listed(told)}. They count as refunded. Decide "
-                "whether what is asked for beside them is still owed; until this is closed, no "
-                "policy alone refunds anything of this order."
-            ),
-            evidence=evidence_of(told),
-            now=now,
-        )
 
 
 def _is_missing(read: Unreadable) -> bool:

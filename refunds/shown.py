@@ -141,7 +141,7 @@ def write_missing(*, order: Order, now: datetime) -> None:
     A key of another account shows every payment as missing, which must not reject refunds.
     """
     where = f" in the account {order.account}" if order.account else ""
-    _tell_difference(
+    is_open = _tell_difference(
         order=order,
         reason=(
             f"Order {order.order_id}: you say it was paid with {order.payment_ref}, "
@@ -152,7 +152,8 @@ def write_missing(*, order: Order, now: datetime) -> None:
         ),
         now=now,
     )
-    Order.objects.filter(pk=order.pk).update(compare_due_at=now + COMPARE_AGAIN)
+    again = now + COMPARE_AGAIN if is_open else None
+    Order.objects.filter(pk=order.pk).update(compare_due_at=again)
 
 
 def is_stated_by_provider(order: Order) -> bool:

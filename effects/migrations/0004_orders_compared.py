@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                     ("failed", "refund failed, customer still owed"),
                     ("incident", "incident"),
                     ("found-elsewhere", "refund made elsewhere"),
-                    ("differs", "order differs from the provider"),
+                    ("contradiction", "order differs from the provider"),
                     ("account-paused", "provider account paused"),
                     ("limit-reached", "limit reached"),
                     ("unexpected-success", "succeeded after it was over"),

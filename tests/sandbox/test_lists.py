@@ -139,3 +139,34 @@ def test_malformed_forms_are_a_400(sandbox: Sandbox, content_type: str, body: by
 def test_an_unknown_url_is_a_404(client: stripe.StripeClient) -> None:
     error = failure(lambda: client.raw_request("get", "/v1/refunds/search"))
     assert error.http_status == 404
+
+
+def test_payments_are_listed_newest_first_by_time_and_customer_with_what_is_expanded(
+    sandbox: Sandbox, client: stripe.StripeClient
+) -> None:
+    customer = client.v1.customers.create({"email": "ada@example.com"})
+    old = paid(sandbox, customer=customer.id, receipt_email="grace@example.com")
+    sandbox.advance(100)
+    made = [paid(sandbox) for _ in range(12)]
+    page = client.v1.payment_intents.list({"limit": 5})
+    assert [each.id for each in page.data] == made[:-6:-1]
+    assert page.has_more
+    all_of_them = client.v1.payment_intents.list({"limit": 5}).auto_paging_iter()
+    assert [each.id for each in all_of_them] == [*made[::-1], old]
+    created = client.v1.payment_intents.retrieve(old).created
+    earlier = client.v1.payment_intents.list({"created": {"gte": created, "lt": created + 1}})
+    assert [each.id for each in earlier.data] == [old]
+    (shown,) = client.v1.payment_intents.list(
+        {"customer": customer.id, "expand": ["data.latest_charge", "data.customer"]}
+    ).data
+    assert isinstance(shown.latest_charge, stripe.Charge)
+    assert isinstance(shown.customer, stripe.Customer)
+    assert shown.customer.email == "ada@example.com"
+    assert shown.receipt_email == shown.latest_charge.receipt_email == "grace@example.com"
+    assert shown.latest_charge.billing_details.email is None
+    error = failure(lambda: client.v1.payment_intents.list({"starting_after": "pi_none"}))
+    assert (error.http_status, error.code, error.param) == (
+        400,
+        "resource_missing",
+        "starting_after",
+    )
