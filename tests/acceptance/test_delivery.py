@@ -152,5 +152,9 @@ def test_two_beats_at_once_open_one_case_and_burn_no_try_twice(world: World) -> 
     assert world.problems() == []
     world.provider.clear_faults()
     sweeps = world.query("SELECT name FROM effects_sweeprun ORDER BY name")
-    assert [row["name"] for row in sweeps] == ["reconciliation.sweep", "refunds.dispatch_due"]
+    assert [row["name"] for row in sweeps] == [
+        "reconciliation.compare_orders",
+        "reconciliation.sweep",
+        "refunds.dispatch_due",
+    ]
     assert world.stack.dead() == []
