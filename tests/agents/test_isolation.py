@@ -121,6 +121,9 @@ def test_no_ids_lead_to_what_is_anothers(world: World, data: st.DataObject) -> N
     whose = world.actions.get((order_id, request_id))
     if call in ("read", "withdraw") and whose != number:
         assert response.status_code == 404
+    if call in ("read", "withdraw") and by_session:
+        bound = (order_id, request_id) == (world.orders[place], f"of-{number}")
+        assert (response.status_code == 200) == bound
     if call == "propose" and whose == 1 - number:
         assert response.status_code == (404 if by_session else 409)
         assert set(body) <= {"type", "title", "status", "detail", "instance", "differing"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,8 @@ def test_a_rotation_gives_a_second_secret_and_the_older_one_ends_after_its_hours
     listed = command("list")[0]
     assert listed.count("secret made") == 2
     assert listed.count("has no end") == 1
+    (until,) = re.findall(r"works until (\S+ \S+ UTC)", err)
+    assert f"ends {until}" in listed
     assert not {old.rpartition("_")[2], new.rpartition("_")[2]} & set(listed.split())
 
 

@@ -144,7 +144,9 @@ def test_a_row_holds_nothing_that_was_sent(caller: Caller, theirs: RefundAction)
 
 
 @pytest.mark.django_db
-def test_a_storm_is_one_row_a_minute(caller: Caller) -> None:
+def test_a_storm_is_one_row_a_minute_and_no_error(
+    caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
     _, tools = opened(caller, builders.order())
     client = Client()
     for number in range(30):
@@ -152,6 +154,7 @@ def test_a_storm_is_one_row_a_minute(caller: Caller) -> None:
         client.get(f"/nowhere/{number}", headers={"Authorization": f"Bearer {tools.key}"})
     minutes = len(set(SecurityEvent.objects.values_list("minute", flat=True)))
     assert SecurityEvent.objects.count() <= 2 * minutes
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
     before = SecurityEvent.objects.count()
     builders.skew_clock(120)
     read(tools.call("GET", "/orders/1"), 404)
