@@ -232,6 +232,13 @@ def test_a_refused_credential_says_nothing_about_what_was_sent_before() -> None:
     assert (outcome.status, arrived) == (401, "POST")
 
 
+def test_what_may_have_been_recorded_once_may_be_for_the_whole_call() -> None:
+    twice = Patience(tries_max=2)
+    outcome, _ = after("lost_before", "ok", "not_sent", "ok", patience=twice)
+    assert isinstance(outcome, OutcomeUnknown)
+    assert outcome.may_be_recorded
+
+
 def test_a_no_of_somebody_between_us_is_no_answer() -> None:
     for fault in ("problem_of_another", "problem_of_another_answer"):
         outcome, arrived = after(fault)
