@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from refund_once_client import Order
+from config.development import CHECKOUT
+from refund_once_client import Order, answers
 from refund_once_client.answers import ActionPage, Explanation, Unreadable, read_json
 from tests.client.test_any_faults import found
 
-ORDER = {
+ORDER: dict[str, Any] = {
     "order_id": "4821",
     "version": 3,
     "source_version": 7,
@@ -34,6 +36,30 @@ EXPLAINED: dict[str, Any] = {
 }
 
 
+# Each of ours, and its name in the service's OpenAPI document.
+SCHEMAS = {
+    answers.Rule: "RuleAnswer",
+    answers.Decision: "DecisionAnswer",
+    answers.Approval: "ApprovalAnswer",
+    answers.ProviderRefund: "ProviderAnswer",
+    answers.OpenCase: "CaseAnswer",
+    answers.Action: "ActionAnswer",
+    answers.ActionPage: "ActionPage",
+    answers.Order: "OrderAnswer",
+    answers.Explanation: "ExplainAnswer",
+    answers.CurrentSession: "SessionAnswer",
+    answers.OpenedSession: "OpenedSessionAnswer",
+    answers.FieldProblem: "FieldProblem",
+}
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_our_answers_are_those_of_the_service(kind: type[Any]) -> None:
+    document = json.loads((CHECKOUT / "docs/openapi.json").read_text())
+    schema = document["components"]["schemas"][SCHEMAS[kind]]
+    assert {field.name for field in fields(kind)} == schema["properties"].keys()
+
+
 def body(value: Any) -> bytes:
     """As it comes."""
     return json.dumps(value).encode()
@@ -42,6 +68,12 @@ def body(value: Any) -> bytes:
 def test_what_a_later_version_adds_is_ignored() -> None:
     order = read_json(Order, body(ORDER | {"mood": "good"}))
     assert (order.refundable_minor, order.updated_at.utcoffset() is None) == (-5, False)
+
+
+def test_what_may_be_none_may_be_missing() -> None:
+    assert read_json(Explanation, body({"verdict": "ALLOW", "rules": [], "policy_version": 1})) == (
+        read_json(Explanation, body(EXPLAINED))
+    )
 
 
 def test_a_whole_action_is_read() -> None:

@@ -293,7 +293,7 @@ def test_a_revoked_key_after_a_lost_answer_leaves_the_outcome_unknown(
 
     def revoked_afterwards(arrived: Any) -> Any:
         reply = passed_on(arrived)
-        revoke_key(prefix=agent)
+        revoke_key(prefix=agent, actor="test")
         connection.close()  # this thread's own
         return reply
 

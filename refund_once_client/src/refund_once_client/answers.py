@@ -1,7 +1,8 @@
 """What the service answers, as frozen dataclasses. Amounts are integer minor units.
 
-Fields that a later version of the service adds are ignored. One that is missing, or of another
-type, makes the whole answer unreadable: half an answer is none.
+Fields that a later version of the service adds are ignored, and what may be None may be missing.
+Anything else that is missing, or of another type, makes the whole answer unreadable: half an answer
+is none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ class Rule:
     verdict: str
     why: str
     tier: int | None
-    related: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,19 +134,6 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedSession:
-    """A new session. `token` is what a model's tools hold; it is told this once."""
-
-    session_id: str
-    token: str = field(repr=False)
-    order_id: str
-    request_id: str
-    action_id: str
-    max_amount_minor: int | None
-    expires_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentSession:
     """What a session is bound to, and the balances of its order."""
 
@@ -160,6 +147,13 @@ class CurrentSession:
     refundable_minor: int
     max_amount_minor: int | None
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSession(CurrentSession):
+    """A new session. `token` is what a model's tools hold; it is told this once."""
+
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,21 +219,18 @@ def _reader(kind: Any) -> Reader:
 def _object_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
     readers = {each.name: _reader(hints[each.name]) for each in fields(kind)}
-    optional = {each.name for each in fields(kind) if each.default is None}
+    required = {name for name, hint in hints.items() if NoneType not in get_args(hint)}
 
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise Unreadable(f"{where} is not an object")
-        missing = readers.keys() - optional - value.keys()
+        missing = required - value.keys()
         if missing:
             raise Unreadable(f"{where} lacks {', '.join(sorted(missing))}")
-        return kind(
-            **{
-                name: reader(value[name], f"{where}.{name}")
-                for name, reader in readers.items()
-                if name in value
-            }
-        )
+        found = {
+            name: reader(value.get(name), f"{where}.{name}") for name, reader in readers.items()
+        }
+        return kind(**found)
 
     return read
 
