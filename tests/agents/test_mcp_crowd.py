@@ -1,4 +1,4 @@
-"""One request over both doors at the same instant, and a caller who hangs up."""
+"""One request over both doors at the same instant; a caller who hangs up; a lost database."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import psycopg
 import pytest
 from django.db import connection
+from psycopg import sql
 
 from config.stack import Stack
 from refunds.models import RefundAction, RefundEvent
 from tests import builders
 from tests.agents.conftest import Caller, order_body
 from tests.agents.mcp_client import LEGACY, NOW, WORDS, Tools, opened
-from tests.stack import MakeStack
+from tests.stack import MakeStack, with_path
 
 DELIVERIES = 60
 CANARY = "Ada Lovelace is ill"
@@ -120,9 +123,41 @@ def send_raw(stack: Stack, tools: Tools, *, note: str) -> socket.socket:
     return opened_socket
 
 
+def outcome_over_http(stack: Stack, tools: Tools, name: str, **arguments: Any) -> str:
+    """The outcome of one call on a connection of its own."""
+    params = {"name": name, "arguments": arguments}
+    answer = httpx.post(
+        f"{stack.url}/mcp",
+        json=tools.message("tools/call", params),
+        headers={"Authorization": f"Bearer {tools.token}", **tools.headers("tools/call", params)},
+        timeout=20,
+    )
+    assert answer.status_code == 200, answer.text
+    result = answer.json()["result"]
+    assert result["isError"] is False
+    outcome: str = result["structuredContent"]["outcome"]
+    return outcome
+
+
+@contextmanager
+def nobody_may_connect(stack: Stack) -> Iterator[None]:
+    """The stack's database ends every connection, and takes none."""
+    name = urlsplit(stack.database_url).path.lstrip("/")
+    allow = sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS {}")
+    with psycopg.connect(with_path(stack.database_url, "postgres"), autocommit=True) as admin:
+        admin.execute(allow.format(sql.Identifier(name), sql.Literal(False)))
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        try:
+            yield
+        finally:
+            admin.execute(allow.format(sql.Identifier(name), sql.Literal(True)))
+
+
 # No transaction of this process stays open while the stack starts: Postgres would end it.
 @pytest.mark.django_db(transaction=True)
-def test_a_caller_who_hangs_up_is_recorded_once_and_its_words_reach_no_log(
+def test_a_caller_who_hangs_up_and_a_database_that_is_away_on_the_real_server(
     make_stack: MakeStack,
 ) -> None:
     stack = make_stack(env={"LOG_LEVEL": "DEBUG"}, workers=0, beat=0)
@@ -151,6 +186,12 @@ def test_a_caller_who_hangs_up_is_recorded_once_and_its_words_reach_no_log(
             assert b'"outcome":"replayed"' in answer.read()
         proposed = "SELECT count(*) FROM refunds_refundevent WHERE kind = 'refund.proposed'"
         assert count(proposed) == 1
+    assert outcome_over_http(stack, tools, "refund_status") == "found"
+    with nobody_may_connect(stack):
+        assert outcome_over_http(stack, tools, "refund_status") == "unanswered"
+        assert outcome_over_http(stack, tools, "get_refundable") == "unanswered"
+        assert outcome_over_http(stack, tools, "propose_refund", **WORDS) == "unanswered"
+    assert outcome_over_http(stack, tools, "refund_status") == "found"
     logs = "".join(log.read_text(errors="replace") for log in stack.folder.glob("*.log"))
     assert "MCP: replayed" in logs
     assert "Lovelace" not in logs
