@@ -148,6 +148,23 @@ def snapshot(*, of: int) -> Any:
     )
 
 
+def test_everybody_reads_exactly_what_is_theirs(world: World) -> None:
+    """Each credential against each action: an agent its own, a session its one."""
+    seen, theirs = set(), set()
+    for number in range(AGENTS):
+        for place, who in enumerate([*world.tokens[number], world.callers[number]]):
+            is_session = place < SHARED_ORDERS
+            for (order_id, request_id), whose in world.actions.items():
+                path = f"/refunds/refund:order-{order_id}:request-{request_id}"
+                if who.call("GET", path).status_code == 200:
+                    seen.add((number, place, order_id, request_id))
+                bound = not is_session or order_id == world.orders[place]
+                if whose == number and bound:
+                    theirs.add((number, place, order_id, request_id))
+    assert seen == theirs
+    assert len(theirs) == AGENTS * (SHARED_ORDERS + SHARED_ORDERS)
+
+
 def test_what_is_anothers_cannot_be_told_from_what_does_not_exist(world: World) -> None:
     """Status, headers and body, but for the ids that the caller itself sent."""
     mine, order_id = world.callers[0], world.orders[0]
