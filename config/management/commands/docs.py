@@ -24,6 +24,7 @@ from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 from agents.api import api
+from agents.problems import Kind
 from config.development import CHECKOUT
 from config.environment import Environment, Timeouts
 from effects.states import FINAL_STATES, MOVES, START_STATES, STATES
@@ -152,7 +153,42 @@ def _default_of(name: str) -> str:
     return f"`{value}`"
 
 
+def api_calls() -> str:
+    """Every call of the HTTP API: what it does, whose it is, and the statuses it alone can have."""
+    document = api.get_openapi_schema()
+    called = [
+        (f"`{method.upper()} {path}`", operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    every = set.intersection(*(set(operation["responses"]) for _, operation in called))
+    rows = [
+        (
+            call,
+            operation["summary"],
+            operation["security"][0]["AgentKey"][0],
+            "yes" if {"Session": []} in operation["security"] else "",
+            ", ".join(sorted(set(operation["responses"]) - every)),
+        )
+        for call, operation in called
+    ]
+    told = ", ".join(sorted(every))
+    head = ("call", "what it does", "scope of a key", "a session", "answers")
+    return f"{_table(head, rows)}\nEach of them can also answer {told}.\n"
+
+
+def problems() -> str:
+    """Every problem that the HTTP API tells, by status."""
+    rows = [
+        (str(kind.status), f"`{kind.uri.rpartition(':')[2]}`", kind.title)
+        for kind in sorted(Kind, key=lambda kind: kind.status)
+    ]
+    return _table(("status", "type", "means"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "api-calls": api_calls,
+    "problems": problems,
     "states": states,
     "moves": moves,
     "rules": rules,
