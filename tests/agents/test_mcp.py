@@ -448,7 +448,7 @@ def test_what_each_tool_costs_in_statements_and_commits(caller: Caller) -> None:
     assert cost(lambda: tools.call("propose_refund", **WORDS)) == (2, 0)
     assert cost(lambda: tools.call("propose_refund", **WORDS | {"amount_minor": 1})) == (2, 0)
     assert cost(lambda: tools.refused("propose_refund", **WORDS, order_id="1")) == (1, 0)
-    # The session, whose action it is, the two locks, the move and its event; then without those.
+    # The session, whose action it is, its lock, what is beside it, the move and its event.
     assert cost(lambda: tools.call("withdraw_refund")) == (6, 1)
     assert cost(lambda: tools.call("withdraw_refund")) == (4, 1)
 
