@@ -178,10 +178,17 @@ def make_node_modules() -> None:
             return
         say("examples/js/node_modules: npm installs what package-lock.json names")
         started = time.monotonic()
-        # npm is itself a Node program, and finds Node on the path.
+        # npm is itself a Node program, and finds Node on the path. No package needs to run anything
+        # when it is installed, so none may.
         path = f"{AGENTS_VENV.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
         npm = subprocess.run(
-            [str(AGENTS_VENV.folder / "bin" / "npm"), "ci", "--no-audit", "--no-fund"],
+            [
+                str(AGENTS_VENV.folder / "bin" / "npm"),
+                "ci",
+                "--ignore-scripts",
+                "--no-audit",
+                "--no-fund",
+            ],
             cwd=NODE_MODULES.parent,
             env=os.environ | {"PATH": path},
             capture_output=True,

@@ -20,7 +20,7 @@ from tests.frameworks.matrix import (
 pytestmark = pytest.mark.timeout(600)
 
 #: Each costs a second process of its framework.
-KILLED = ("openai-agents-py", "langgraph-py", "vercel-ai-js")
+KILLED = ("openai-agents-py", "vercel-ai-js", "mcp-sdk-js")
 
 
 def test_eight_frameworks_that_lose_answers_pay_once_and_the_control_pays_twice() -> None:
