@@ -115,6 +115,7 @@ def send_raw(stack: Stack, tools: Tools, *, note: str) -> socket.socket:
         "Authorization": f"Bearer {tools.token}",
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
+        "Connection": "close",
         **tools.headers("tools/call", params),
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
