@@ -72,6 +72,8 @@ class Service:
         answer = self.do(request)
         if fault == "problem_of_another":
             return problem(409, "conflict", prefix="https://gateway.example/")
+        if fault == "other_amount":
+            return found(200, self.rows.get(ACTION_ID, PROPOSAL) | {"amount_minor": 1})
         if fault == "problem_of_another_answer":
             return Answer(status=409, headers={}, body=problem(412, "stale-balance").body)
         if fault == "late_ones_arrive":
@@ -244,6 +246,14 @@ def test_a_no_of_somebody_between_us_is_no_answer() -> None:
         outcome, arrived = after(fault)
         assert isinstance(outcome, Action)
         assert arrived == "POST GET"
+
+
+def test_an_answer_with_another_amount_is_not_taken_for_ours() -> None:
+    """Something between us that keeps answers by their address, or the wrong one of two."""
+    outcome, arrived = after("other_amount")
+    assert isinstance(outcome, Action)
+    assert outcome.amount_minor == PROPOSAL["amount_minor"]
+    assert arrived == "POST GET"
 
 
 def test_nothing_is_begun_once_the_time_is_over() -> None:
