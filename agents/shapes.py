@@ -271,6 +271,7 @@ class OrderIn(_Sent):
 class OrderAnswer(BaseModel):
     """An order's balances in minor units of `currency`. Nothing of the customer is given back.
 
+    `captured_minor` is the smaller of what was stated and what the provider shows once it was read.
     `refundable_minor` is what may still be sent; negative when the provider shows more refunded
     or disputed than was captured.
     """

@@ -8,9 +8,14 @@ from effects import cases
 from effects.models import Case
 from effects.outcomes import Listing, LookUp, ProviderEffect
 from effects.states import FINAL_STATES
-from providers import matching
 from providers.port import PaymentTotals
-from refunds.elsewhere import book_elsewhere, evidence_of, known_refs, listed
+from refunds.elsewhere import (
+    book_elsewhere,
+    evidence_of,
+    known_refs,
+    listed,
+    unexplained_minor,
+)
 from refunds.models import Order, RefundAction
 from refunds.shown import Shown, refunds_are_known, write_shown
 
@@ -50,7 +55,7 @@ def write_read(
                 ]
             )
             _tell_elsewhere(order=order, new=new, now=now)
-        unlisted_minor = matching.unlisted_minor(totals=totals, listing=look)
+        unlisted_minor = unexplained_minor(totals=totals, look=look)
     elif refunds_are_known(order=order, totals=totals):
         unlisted_minor = 0
     write_shown(

@@ -8,6 +8,7 @@ from typing import Any
 
 from effects.outcomes import Listing, ProviderEffect
 from kernel.money import format_amount
+from providers.port import PaymentTotals
 from refunds.models import ExternalRefund, Order, RefundAction, RefundEvent
 
 
@@ -29,6 +30,15 @@ def known_refs(*, order: Order, look: Listing) -> set[str]:
         for effect in look.effects
         if (effect.metadata.get("action_id"), effect.metadata.get("instance")) in reserving
     }
+
+
+def unexplained_minor(*, totals: PaymentTotals, look: Listing) -> int:
+    """How much of a payment's refunded total no refund in its list can be; 0: none.
+
+    The list was read after the total. A refund that failed late may be in the total still, so it
+    explains its amount, too: a customer who got nothing back must not be counted as paid.
+    """
+    return max(0, totals.refunded_minor - sum(effect.amount_minor for effect in look.effects))
 
 
 def book_elsewhere(

@@ -89,8 +89,7 @@ def import_payment(
         _refuse_second_payment(facts)
         mirrored = mirror_order(facts=facts, actor=actor)
         order = mirrored.order
-        if order.shown_at is None or order.shown_at <= read_at:
-            write_read(order=order, totals=totals, look=look, read_at=read_at, now=database_now())
+        write_read(order=order, totals=totals, look=look, read_at=read_at, now=database_now())
     # While they differ the payment is read again.
     differs = order.compare_due_at is not None
     return ImportedPayment(order=order, became=became(mirrored), differs=differs)

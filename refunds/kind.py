@@ -54,7 +54,14 @@ from refunds.decide import (
     parameters_in_force,
     who_must_approve,
 )
-from refunds.elsewhere import book_elsewhere, evidence_of, known_refs, listed, takes_up_balance
+from refunds.elsewhere import (
+    book_elsewhere,
+    evidence_of,
+    known_refs,
+    listed,
+    takes_up_balance,
+    unexplained_minor,
+)
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.hint import tell_a_worker
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, RefundEvent
@@ -604,7 +611,7 @@ class RefundKind(OrderEffect):
             and lowers(
                 order=order,
                 totals=whole,
-                unlisted_minor=matching.unlisted_minor(totals=whole, listing=look),
+                unlisted_minor=unexplained_minor(totals=whole, look=look),
             ),
             evidence={
                 "pages": look.pages,
@@ -640,7 +647,7 @@ def _shown(totals: PaymentTotals, *, look: Listing, read_at: datetime) -> Shown:
     return Shown(
         totals=totals,
         read_at=read_at,
-        unlisted_minor=matching.unlisted_minor(totals=totals, listing=look),
+        unlisted_minor=unexplained_minor(totals=totals, look=look),
     )
 
 

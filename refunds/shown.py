@@ -85,7 +85,11 @@ def write_shown(*, order: Order, shown: Shown, now: datetime) -> None:
     3. A change of either is a new version, so that no earlier approval stands.
     4. A difference is a case on the order, which says it in a sentence; it closes itself when the
        difference ends, and while it lasts the payment is read again.
+
+    What was read before what is known already changes nothing.
     """
+    if order.shown_at is not None and shown.read_at < order.shown_at:
+        return
     totals = shown.totals
     before = (order.captured_minor, order.refunded_minor)
     same_currency = totals.currency == order.currency

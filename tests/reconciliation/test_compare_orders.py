@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,10 +12,13 @@ from django.db import connection, transaction
 
 from effects.models import Breaker, Case, SweepRun
 from effects.states import State
+from providers.port import PaymentTotals
+from providers.registry import payment_provider
 from providers.sandbox import Sandbox
 from reconciliation.compare_orders import NAME, compare_orders
 from refunds.dispatch import dispatch
 from refunds.models import ExternalRefund, Order, RefundEvent
+from refunds.shown import Shown, write_shown
 from tests import builders
 from tests.sandbox.calls import stripe_client
 
@@ -212,6 +217,38 @@ def test_what_only_a_total_showed_is_not_counted_again_when_the_look_lists_it(
     dispatch(action_id=action.action_id)
     now = again(order)
     assert (now.unlisted_minor, now.refunded_minor) == (0, 5_000)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_refund_that_failed_late_counts_as_nothing_whatever_the_total_says(
+    sandbox: Sandbox, drops: bool
+) -> None:
+    sandbox.settings(amount_refunded_drops_on_failure=drops)
+    order = builders.order(sandbox=sandbox)
+    refund = sandbox.refund_outside(order.payment_ref, amount=5_000)
+    sandbox.fail_refund(refund["id"])
+    compare_orders()
+    assert (again(order).refunded_minor, again(order).refundable_minor) == (0, 20_000)
+    assert not Case.objects.exists()
+
+
+def test_a_reading_from_before_what_is_known_changes_nothing(sandbox: Sandbox) -> None:
+    order = builders.order(sandbox=sandbox)
+    compare_orders()
+    known = again(order)
+    assert known.shown_at is not None
+    read = payment_provider().read_payment(payment_ref=order.payment_ref)
+    assert isinstance(read, PaymentTotals)
+    with transaction.atomic():
+        write_shown(
+            order=known,
+            shown=Shown(
+                totals=replace(read, captured_minor=1),
+                read_at=known.shown_at - timedelta(seconds=1),
+            ),
+            now=known.shown_at,
+        )
+    assert again(order).captured_minor == 20_000
 
 
 # -- ended ----------------------------------------------------------------------------------------
