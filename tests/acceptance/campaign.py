@@ -298,7 +298,7 @@ class Campaign:
             "SELECT action_id FROM refunds_refundaction WHERE state = 'UNKNOWN' ORDER BY id"
         )
         for row in unknown:
-            self.world.stack.manage("reconcile", "--action", row["action_id"], "--by", "operator")
+            self.world.manage("reconcile", "--action", row["action_id"], "--by", "operator")
             self.report.asked_by_person += 1
         self.world.rest(seconds=REST_SECONDS)
 

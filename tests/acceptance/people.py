@@ -39,7 +39,7 @@ for name in {names!r}:
 def people_of_tier_2(world: World, *names: str) -> tuple[Reviewer, ...]:
     """Publish the policy above, and log these people in at the staff site."""
     password = secrets.token_urlsafe(16)
-    world.stack.manage("shell", "-c", SET_UP.format(names=names, password=password))
+    world.manage("shell", "-c", SET_UP.format(names=names, password=password))
     return tuple(Reviewer(world, username=name, password=password) for name in names)
 
 

@@ -69,7 +69,7 @@ def customer_of(name: str) -> str:
 
 def propose_credit(world: World, action_id: str) -> str:
     """The credit's id; it is sent by the worker."""
-    world.stack.manage("shell", "-c", PROPOSE.format(action_id=action_id))
+    world.manage("shell", "-c", PROPOSE.format(action_id=action_id))
     return action_id.replace("refund:", "credit:") + ":r1"
 
 

@@ -7,12 +7,14 @@ so it is not read again, and the fence alone stands between the sleeper and a se
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from effects import crashpoints
-from tests.acceptance.world import running_world
+from tests.acceptance.world import World, running_world
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -27,30 +29,45 @@ PATIENT = {
 }
 
 
-@pytest.mark.parametrize("point", [crashpoints.AFTER_CLAIM, crashpoints.BEFORE_BYTES_LEAVE])
-def test_a_frozen_worker_wakes_fenced_when_another_has_sent(point: str) -> None:
+def test_frozen_workers_wake_fenced_when_another_has_sent() -> None:
     with running_world(workers=2, env=PATIENT) as world:
-        order_id = world.order(order_id="frozen")
-        action_id = f"refund:order-{order_id}:request-r1"
-        world.propose(order_id, request_id="before", amount_minor=1_000)
+        # One sleeps at each point, both through the same time. Proposed at once, so that neither is
+        # sent again while a point still waits for the other.
+        order_ids = [world.order(order_id="frozen1"), world.order(order_id="frozen2")]
+        for order_id in order_ids:
+            world.propose(order_id, request_id="before", amount_minor=1_000)
         world.rest()
-        armed = Path(world.stack.env["CRASH_POINTS_DIR"]) / point
-        armed.write_text(f"freeze {FROZEN_SECONDS}")
-        assert world.propose(order_id)[0] == 201
-        world.until("the worker to freeze", lambda: not armed.exists())
-        world.until("another to have sent", lambda: world.action(action_id)["state"] == "SUCCEEDED")
-        # The sleeper has not woken yet: what it finds is an action that is over.
-        late = "refund.late_answer"
-        assert late not in [event["kind"] for event in world.events(action_id)]
-        woken = world.until(
-            "the sleeper to wake",
-            lambda: [event for event in world.events(action_id) if event["kind"] == late],
-        )
-        assert woken[0]["data"]["attempt"] == 1
-        assert woken[0]["data"]["outcome"] == "not_sent:fenced"
-        assert world.states(action_id) == [
-            *("AUTHORIZED", "SUBMITTING", "UNKNOWN", "AUTHORIZED", "SUBMITTING", "SUCCEEDED"),
-        ]
-        assert len(world.posts(action_id)) == 1
-        assert len(world.refunds(action_id)) == 1
+        points = Path(world.stack.env["CRASH_POINTS_DIR"])
+        armed = [points / crashpoints.AFTER_CLAIM, points / crashpoints.BEFORE_BYTES_LEAVE]
+        for point in armed:
+            point.write_text(f"freeze {FROZEN_SECONDS}")
+        with ThreadPoolExecutor(2) as pool:
+            assert [status for status, _ in pool.map(world.propose, order_ids)] == [201, 201]
+        world.until("both workers to freeze", lambda: not any(point.exists() for point in armed))
+        sleepers = [f"refund:order-{order_id}:request-r1" for order_id in order_ids]
+        for action_id in sleepers:
+            another_has_sent(world, action_id)
+        for action_id in sleepers:
+            woke_fenced(world, action_id)
         assert world.problems() == []
+
+
+def woken(world: World, action_id: str) -> list[dict[str, Any]]:
+    return [e for e in world.events(action_id) if e["kind"] == "refund.late_answer"]
+
+
+def another_has_sent(world: World, action_id: str) -> None:
+    world.until("another to have sent", lambda: world.action(action_id)["state"] == "SUCCEEDED")
+    # The sleeper has not woken yet: what it finds is an action that is over.
+    assert not woken(world, action_id)
+
+
+def woke_fenced(world: World, action_id: str) -> None:
+    (late,) = world.until("the sleeper to wake", lambda: woken(world, action_id))
+    assert late["data"]["attempt"] == 1
+    assert late["data"]["outcome"] == "not_sent:fenced"
+    assert world.states(action_id) == [
+        *("AUTHORIZED", "SUBMITTING", "UNKNOWN", "AUTHORIZED", "SUBMITTING", "SUCCEEDED"),
+    ]
+    assert len(world.posts(action_id)) == 1
+    assert len(world.refunds(action_id)) == 1

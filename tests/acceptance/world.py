@@ -31,6 +31,7 @@ from config.embedded.servers import Servers
 from config.processes import ServerError
 from config.stack import Stack
 from providers.sandbox import SandboxClient
+from tests.acceptance.operator import Operator
 from tests.stack import running_stack
 
 # How long one refund may take to come to rest under the short timeouts of tests.stack: a lease, a
@@ -38,20 +39,15 @@ from tests.stack import running_stack
 REST_SECONDS = 60.0
 
 
-def new_agent_key(stack: Stack) -> str:
-    """An agent key made by the operator's command, as it is shown once."""
-    said = stack.manage("agent_key", "create", "acceptance")
-    found = re.search(r"ro_\w+", said)
-    if found is None:
-        raise AssertionError(f"no key in: {said}")
-    return found.group(0)
-
-
 @contextmanager
 def running_world(**arguments: Any) -> Iterator[World]:
     """A world of its own on a stack of its own; see `tests.stack.running_stack`."""
     with running_stack(**arguments) as stack:
-        yield World(stack)
+        world = World(stack)
+        try:
+            yield world
+        finally:
+            world.close()
 
 
 @contextmanager
@@ -103,15 +99,32 @@ class World:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.provider = SandboxClient(stack.sandbox_url)
-        self.key = new_agent_key(stack)
+        self._operator = Operator(stack)
         self._numbers = itertools.count(1)
         self._broker: Celery | None = None
+        self.key = self.new_agent_key()
+
+    def close(self) -> None:
+        """End what is not the stack's."""
+        self._operator.close()
 
     # ---- doing
 
+    def manage(self, *arguments: str) -> str:
+        """A command of an operator, and what it printed. Raises ServerError when it fails."""
+        return self._operator.manage(*arguments)
+
+    def new_agent_key(self) -> str:
+        """An agent key made by the operator's command, as it is shown once."""
+        said = self.manage("agent_key", "create", "acceptance")
+        found = re.search(r"ro_\w+", said)
+        if found is None:
+            raise AssertionError(f"no key in: {said}")
+        return found.group(0)
+
     def lift_limits(self) -> None:
         """Put a policy in force that counts nothing, for worlds of many refunds."""
-        self.stack.manage("shell", "-c", WITHOUT_LIMITS)
+        self.manage("shell", "-c", WITHOUT_LIMITS)
 
     def order(
         self,
