@@ -9,19 +9,23 @@ what gets allowed meanwhile, and at the end the provider's ledger must hold no r
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter, defaultdict
 from pathlib import Path
 
+from config.development import CHECKOUT
 from tests.acceptance.world import World, world_with_servers
+from tests.agents.fuzz_hooks import ONLY_THIS_REQUEST, ORDER_ID, REQUEST_ID
 from tests.stack import last_words
 
 # Of all of schemathesis's checks, the one that does not fit: it expects a request of the right form
 # to be accepted, and ours may name an order that is not there, or contradict another one.
 NOT_CHECKED = "positive_data_acceptance"
-# What schemathesis makes up must meet rows: the ids of the document's own examples.
-ORDER_ID, REQUEST_ID = "4821", "3"
 
 
 def credentials(world: World) -> dict[str, str]:
@@ -53,8 +57,27 @@ def fuzz(world: World, *, who: str, token: str, seconds: int, folder: Path) -> i
             "--no-color",
         ],
         cwd=folder,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(CHECKOUT),
+            "SCHEMATHESIS_HOOKS": "tests.agents.fuzz_hooks",
+            ONLY_THIS_REQUEST: "1" if "session" in who else "",
+        },
         check=False,
     ).returncode
+
+
+def answered(lines: list[str]) -> dict[str, Counter[int]]:
+    """How often each call was answered with each status, from the log of the web process."""
+    found: dict[str, Counter[int]] = defaultdict(Counter)
+    for line in lines:
+        if '"request_finished"' in line:
+            told = json.loads(line)
+            path = re.sub(
+                r"(orders|sessions|refunds)/(?!current$|withdraw$)[^/]+", r"\1/…", told["request"]
+            )
+            found[path if "/api/v1/" in path else "other"][told["code"]] += 1
+    return {call: statuses for call, statuses in found.items() if statuses.total() >= 20}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,13 +98,16 @@ def main(arguments: list[str] | None = None) -> int:
         }
         world.rest()
         problems = world.problems()
-        mistakes = sum(
-            "A request ended in a mistake." in line
+        lines = [
+            line
             for log in world.stack.folder.glob("web*.log")
             for line in log.read_text(errors="replace").splitlines()
-        )
+        ]
+        mistakes = sum("A request ended in a mistake." in line for line in lines)
         if problems or mistakes or any(found.values()):
             print(last_words(world.stack))
+    for call, statuses in sorted(answered(lines).items()):
+        print(f"{call}: {dict(sorted(statuses.items()))}")
     print(f"exit statuses of schemathesis: {found}")
     print(f"mistakes in the log: {mistakes}")
     print(f"what the ledger contradicts: {problems or 'nothing'}")
