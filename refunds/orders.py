@@ -76,9 +76,9 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
        and is remembered as stated now.
     5. A captured amount below what is already refunded is an observed fact and is written: it
        opens an incident, and the claim sends no more.
-    6. Captured counts as no more than the provider showed when its payment was last read. A
-       statement of money is due to be compared with the provider again (`refunds.shown`), by a
-       sweep: no provider is called here.
+    6. Captured counts as no more than the provider showed when its payment was last read, unless
+       the statement raises it. A statement of money is due to be compared with the provider again
+       (`refunds.shown`), by a sweep: no provider is called here.
     """
     require_identifier(facts.order_id, field="order_id")
     facts = replace(facts, currency=require_currency(facts.currency))
@@ -159,6 +159,14 @@ def _counted(*, order: Order, columns: dict[str, Any]) -> dict[str, Any]:
             "shown_at": None,
             "refunded_minor": order.refunded_minor - order.unlisted_minor,
             "unlisted_minor": 0,
+        }
+    if stated > order.stated_minor:
+        # A later capture, most likely: what was shown is from before it. The payment is read again,
+        # before a first send in any case, and no refund is denied meanwhile for an old reading.
+        return {
+            "stated_captured_minor": None,
+            "shown_captured_minor": None,
+            "shown_at": None,
         }
     counts = captured_that_counts(
         stated_minor=stated,
