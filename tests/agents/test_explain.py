@@ -127,5 +127,5 @@ def test_what_is_no_request_is_refused_as_everywhere(caller: Caller) -> None:
 def test_every_status_it_can_have_is_declared(caller: Caller) -> None:
     document = Client().get("/api/v1/openapi.json").json()
     responses = document["paths"]["/api/v1/policy/explain"]["post"]["responses"]
-    wanted = {"200", "400", "401", "403", "404", "411", "413", "415", "422", "500", "503"}
+    wanted = {"200", "400", "401", "403", "404", "411", "413", "415", "422", "429", "500", "503"}
     assert set(responses) == wanted
