@@ -20,7 +20,7 @@ from pathlib import Path
 
 from config.development import CHECKOUT
 from tests.acceptance.world import World, world_with_servers
-from tests.agents.fuzz_hooks import ONLY_THIS_REQUEST, ORDER_ID, REQUEST_ID
+from tests.agents.fuzz_hooks import EXAMPLE_ORDER_ID, ONLY_THIS_REQUEST, ORDER_ID, REQUEST_ID
 from tests.stack import last_words
 
 # Of all of schemathesis's checks, the one that does not fit: it expects a request of the right form
@@ -29,7 +29,8 @@ NOT_CHECKED = "positive_data_acceptance"
 
 
 def credentials(world: World) -> dict[str, str]:
-    """Both kinds, the session for a request of the order that the document's examples name."""
+    """Both kinds, the session for a request that was proposed; and the order of the examples."""
+    world.order(order_id=EXAMPLE_ORDER_ID)
     world.order(order_id=ORDER_ID)
     world.propose(ORDER_ID, request_id=REQUEST_ID, amount_minor=100)
     status, session = world.call(
