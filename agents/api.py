@@ -178,10 +178,14 @@ def post_session(request: HttpRequest, session: SessionIn) -> HttpResponse:
     second refund of the order needs another request id, which only the backend or a person gives.
     """
     refuse_unknown_parameters(request)
-    opened = open_session(key=_caller(request).key, **session.model_dump())
+    caller = _caller(request)
+    opened = open_session(key=caller.key, **session.model_dump())
     if isinstance(opened, UnknownOrder):
         return _order_unknown(opened.order_id)
-    return _json(OpenedSessionAnswer.of_new(opened.session, token=opened.token), status=201)
+    answer = OpenedSessionAnswer.of_new(
+        opened.session, reasons=calls.reasons_of(caller), token=opened.token
+    )
+    return _json(answer, status=201)
 
 
 @api.get(
@@ -194,12 +198,13 @@ def post_session(request: HttpRequest, session: SessionIn) -> HttpResponse:
 def get_current_session(request: HttpRequest) -> HttpResponse:
     """What a session is bound to, and what its order has left. 404 with an agent key."""
     refuse_unknown_parameters(request)
-    session = _caller(request).session
-    if session is None:
+    caller = _caller(request)
+    if caller.session is None:
         return problem(
             Kind.SESSION_UNKNOWN, detail="An agent key calls, not a session. Nothing was done."
         )
-    return unless_unchanged(request, _json(SessionAnswer.of(session)))
+    answer = SessionAnswer.of(caller.session, reasons=calls.reasons_of(caller))
+    return unless_unchanged(request, _json(answer))
 
 
 @api.delete(
@@ -242,7 +247,8 @@ def post_refund(
     """Record one refund and decide it. 201: new. 200: the same was here before, and this is it.
 
     The policy's verdict is part of the answer, whatever it is. A proposal whose answer was lost may
-    be sent again, exactly as it was. A session proposes without ids: it has its own.
+    be sent again, exactly as it was. A session proposes without ids: it has its own. Under one a
+    `reason` that is none of its `reasons` is 422, and nothing is recorded.
     """
     refuse_unknown_parameters(request)
     caller = _caller(request)
@@ -414,7 +420,11 @@ def list_refunds(
     summary="Withdraw a refund",
 )
 def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
-    """Take it back before a worker has it. 200 also when it was withdrawn before. Takes no body."""
+    """Take it back before a worker has it. 200 also when it was withdrawn before. Takes no body.
+
+    404: there is nothing to withdraw now. A proposal that is being recorded is waited for and
+    withdrawn; one that is still on its way can be recorded afterwards.
+    """
     refuse_unknown_parameters(request)
     _refuse_fields(request)
     return _withdraw(request, action_id=action_id)
@@ -423,7 +433,7 @@ def post_withdrawal(request: HttpRequest, action_id: Path[ActionId]) -> HttpResp
 def _withdraw(request: HttpRequest, *, action_id: str) -> HttpResponse:
     caller = _caller(request)
     withdrawn = calls.withdraw(caller=caller, action_id=action_id)
-    if withdrawn is None:
+    if withdrawn is None or isinstance(withdrawn, OfAnotherAgent):
         return _action_unknown(request, action_id)
     answer = _must_read(action_id, caller=caller)
     if isinstance(withdrawn, TooLate):
@@ -494,7 +504,13 @@ def _order_unknown(order_id: str) -> HttpResponse:
 
 def _action_unknown(request: HttpRequest, action_id: str) -> HttpResponse:
     record_unknown_action(caller=_caller(request), request=request, action_id=action_id)
-    return problem(Kind.ACTION_UNKNOWN, detail=f"There is no action {action_id}. Nothing was done.")
+    # The same words whether it is another agent's or nobody's.
+    return problem(
+        Kind.ACTION_UNKNOWN,
+        detail=f"There is no action {action_id} now. Nothing was done. A proposal of it that is "
+        "still on its way can be recorded later: if one was made, read it again, and withdraw it "
+        "then if it is not wanted.",
+    )
 
 
 def _told(what: str, event: str, answer: ActionAnswer) -> None:

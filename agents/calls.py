@@ -11,9 +11,11 @@ from agents.callers import Caller
 from agents.idempotency_key import ValueOfAnotherAction, propose_under_value
 from agents.request_id import request_id
 from agents.sessions import action_id_of
+from kernel.identity import order_id_of
+from policies.versions import parameters_in_force
 from refunds.models import RefundAction
-from refunds.propose import Proposal, ProposalLine, Proposed, propose_refund
-from refunds.withdraw import TooLate, Withdrawn, withdraw_refund
+from refunds.propose import OfAnotherAgent, Proposal, ProposalLine, Proposed, propose_refund
+from refunds.withdraw import TooLate, Withdrawn, wait_for_proposals, withdraw_refund
 
 
 def propose(
@@ -62,13 +64,36 @@ def read(*, caller: Caller, action_id: str) -> ActionAnswer | None:
     return read_answer(action_id=action_id, proposer=caller.key.prefix)
 
 
-def withdraw(*, caller: Caller, action_id: str) -> Withdrawn | TooLate | None:
-    """Withdraw one of the caller's own actions. None: it has no such one."""
+def withdraw(*, caller: Caller, action_id: str) -> Withdrawn | TooLate | OfAnotherAgent | None:
+    """Withdraw one of the caller's own actions. None: there is none, nor one being recorded.
+
+    A proposal of it that is being recorded is waited for, and then withdrawn. One that has not
+    arrived yet can still be recorded later.
+    """
     if not may_touch(caller=caller, action_id=action_id):
         return None
     # Who proposed an action never changes, so that it may be asked before the lock.
-    own = RefundAction.objects.filter(action_id=action_id, proposed_by=caller.key.prefix)
-    return withdraw_refund(action_id=action_id, actor=caller.actor) if own.exists() else None
+    proposer = proposer_of(action_id)
+    if proposer is None:
+        wait_for_proposals(order_id=order_id_of(action_id))
+        proposer = proposer_of(action_id)
+    if proposer is None:
+        return None
+    if proposer != caller.key.prefix:
+        return OfAnotherAgent(action_id=action_id)
+    return withdraw_refund(action_id=action_id, actor=caller.actor)
+
+
+def proposer_of(action_id: str) -> str | None:
+    """The prefix of the agent that proposed an action; None: there is none. One query."""
+    found = RefundAction.objects.filter(action_id=action_id).values_list("proposed_by", flat=True)
+    return found.first()
+
+
+def reasons_of(caller: Caller) -> list[str] | None:
+    """The reasons that the caller may give now; None: no policy is in force to say. One query."""
+    parameters = parameters_in_force()
+    return None if parameters is None else list(parameters.reasons_for(caller.key.prefix))
 
 
 def may_touch(*, caller: Caller, action_id: str) -> bool:

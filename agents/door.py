@@ -36,7 +36,7 @@ View = Callable[..., HttpResponse]
 
 _SAFE_TO_REPEAT = (
     "If this was a proposal, send the same one again with the same ids: if it was recorded, it is "
-    "answered with its action and nothing happens twice."
+    "answered with its action and nothing happens twice. A withdrawal can be sent again as well."
 )
 
 

@@ -11,6 +11,7 @@ also that the outcome is not known, and says "never" to calling again.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from django.views.decorators.http import require_safe
 from django_mcpz.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
+    METHOD_NOT_FOUND,
     PARSE_ERROR,
     error_response,
     result_response,
@@ -68,6 +70,9 @@ log = logging.getLogger(__name__)
 
 # A database that is away is usually back, or failed over, within seconds.
 UNANSWERED_POLL_AFTER_SECONDS = 5
+# By then a proposal whose answer was lost has arrived, or has given up its wait for the order's
+# lock (config/settings.py), nearly always.
+NONE_POLL_AFTER_SECONDS = 5
 
 # ---- What a model may say, and what it is told ---------------------------------------------------
 
@@ -88,8 +93,8 @@ class Refund(msgspec.Struct, kw_only=True):
         str,
         msgspec.Meta(
             pattern=f"^{IDENTIFIER_PATTERN}$",
-            description="Why, as one short code of 1 to 64 characters of A-Z a-z 0-9 _ . - like "
-            "requested_by_customer or damaged.",
+            description="Why: one of the `reasons` of get_refundable, exactly as it is written "
+            "there. Any other is refused, and nothing is recorded then.",
         ),
     ]
     note: Annotated[
@@ -134,9 +139,10 @@ class RefundResult(msgspec.Struct, kw_only=True):
             "unanswered",
         ],
         msgspec.Meta(
-            description="none: nothing was proposed yet. recorded: a new proposal. replayed: the "
-            "same was proposed before, and this is it. conflict: another amount or reason was "
-            "proposed before; nothing was changed. found: this is it. withdrawn: taken back. "
+            description="none: nothing is recorded now. recorded: a new proposal. replayed: the "
+            "same was proposed before, and this is it. conflict: it was proposed before, with "
+            "another amount or reason or by another agent; nothing was changed. found: this is it. "
+            "withdrawn: taken back. "
             "too_late: it cannot be taken back any more. unanswered: it is not known right now."
         ),
     ]
@@ -170,6 +176,13 @@ class RefundableResult(msgspec.Struct, kw_only=True):
         int | None,
         msgspec.Meta(description="The most that may be proposed here; null: what the order has."),
     ]
+    reasons: Annotated[
+        list[str] | None,
+        msgspec.Meta(
+            description="What propose_refund takes as its reason; null: any code of 1 to 64 "
+            "characters of A-Z a-z 0-9 _ . -"
+        ),
+    ]
     final: Final
     retry: Never = "never"
     next: Next
@@ -178,24 +191,36 @@ class RefundableResult(msgspec.Struct, kw_only=True):
 
 INSTRUCTIONS = (
     "These tools are about one refund of one order, both chosen by the merchant's own systems. "
-    "Read get_refundable, propose it once with propose_refund, and follow the `next` of every "
-    "answer. A proposal is recorded and decided by the merchant's rules and people; the money is "
-    "sent by itself afterwards. The same proposal made twice is one refund, and there is no second "
-    "one in this conversation. refund_status tells where it stands."
+    "Read get_refundable, propose it once with propose_refund and one of its `reasons`, and follow "
+    "the `next` of every answer. A proposal is recorded and decided by the merchant's rules and "
+    "people; the money is sent by itself afterwards. The same proposal made twice is one refund, "
+    "and there is no second one in this conversation. refund_status tells where it stands."
 )
-NEXT_OF_NONE = "Nothing was proposed in this conversation so far. propose_refund proposes it."
-NEXT_OF_NONE_TO_WITHDRAW = "Nothing was proposed in this conversation, so nothing was withdrawn."
+# A proposal whose answer was lost may still be on the network, or wait here for its turn.
+NEXT_OF_NONE = (
+    "Nothing is recorded in this conversation so far. If nothing was proposed yet, propose_refund "
+    "proposes it. If a proposal was made and its answer never came, read this once more in some "
+    "seconds: it can still arrive. Proposing the same again gives the same refund."
+)
+NEXT_OF_NONE_TO_WITHDRAW = (
+    "There is nothing to withdraw now, and nothing was withdrawn. If a proposal was made and its "
+    "answer never came, it can still arrive and be recorded: read refund_status in some seconds, "
+    "withdraw it then, and do not tell the customer before that it was taken back."
+)
 NEXT_OF_CONFLICT = (
-    "This conversation's refund was proposed before with another amount or reason. Nothing was "
-    "changed or sent by this call; another amount needs a person. Of the one that is there: "
+    "This conversation's refund was proposed before, with another {differing}. Nothing was changed "
+    "or sent by this call; whatever else is wanted needs a person. Of the one that is there: "
 )
+# What the fields of a proposal are called to a model.
+FIELD_NAMES = {"amount_minor": "amount", "currency": "currency", "reason": "reason"}
 NEXT_OF_ANOTHER_AGENT = (
     "This refund was proposed by another agent of the merchant. Nothing was changed or sent by "
     "this call. Hand over to a person, and tell the customer that it is being looked at."
 )
 NEXT_OF_TOO_LATE = "It cannot be withdrawn any more, and nothing was changed by this call. "
 NEXT_OF_REFUNDABLE = (
-    "Propose the refund once with propose_refund. If that was done already, read refund_status."
+    "Propose the refund once with propose_refund, and give the one of `reasons` that fits. If that "
+    "was done already, read refund_status."
 )
 NEXT_OF_NOTHING_REFUNDABLE = (
     "Nothing is left to refund of this order. If a refund was proposed already, refund_status "
@@ -244,6 +269,23 @@ def _no_action(
     )
 
 
+def _none(told: str) -> RefundResult:
+    return _no_action(outcome="none", told=told, poll=NONE_POLL_AFTER_SECONDS)
+
+
+def _of_another_agent() -> RefundResult:
+    return _no_action(outcome="conflict", told=NEXT_OF_ANOTHER_AGENT, final=True)
+
+
+def _conflict(conflict: Conflict) -> RefundResult:
+    differing = " and another ".join(FIELD_NAMES[name] for name in conflict.differing)
+    return _result(
+        outcome="conflict",
+        action=conflict.action,
+        before_next=NEXT_OF_CONFLICT.format(differing=differing),
+    )
+
+
 def _unanswered_change() -> RefundResult:
     return _no_action(
         outcome="unanswered", told=NEXT_OF_UNANSWERED_CHANGE, poll=UNANSWERED_POLL_AFTER_SECONDS
@@ -263,6 +305,7 @@ def _unanswered_refundable() -> RefundableResult:
         refundable_minor=None,
         refundable=None,
         max_amount_minor=None,
+        reasons=None,
         final=False,
         next=NEXT_OF_UNANSWERED_READ,
         poll_after_seconds=UNANSWERED_POLL_AFTER_SECONDS,
@@ -406,7 +449,7 @@ def _protocol_error(kind: Kind, told: str) -> HttpResponse:
 
 SERVER = MCPServer(
     name="refund-once",
-    version="1",
+    version="2",
     title="Refund Once",
     instructions=INSTRUCTIONS,
     auth=_admit,
@@ -481,15 +524,16 @@ def _log_exception(tool: str) -> None:
     answers=RefundableResult,
     unanswered=_unanswered_refundable,
     title="What may be refunded",
-    description="What may still be refunded of this conversation's order, and in which currency. "
-    "Amounts are integers in minor units: 7900 is 79.00 USD. It changes nothing.",
+    description="What may still be refunded of this conversation's order, in which currency, and "
+    "for which reasons. Amounts are integers in minor units: 7900 is 79.00 USD. It changes "
+    "nothing.",
     read_only=True,
     destructive=False,
     idempotent=True,
     open_world=False,
 )
 def get_refundable(caller: Caller, given: dict[str, Any]) -> RefundableResult:
-    """No query: the order was read with the session."""
+    """One query: the order was read with the session, and which policy is in force was not."""
     session = _session(caller)
     order = session.order
     # An observed fact may have overdrawn the order; nothing is left then.
@@ -500,6 +544,7 @@ def get_refundable(caller: Caller, given: dict[str, Any]) -> RefundableResult:
         refundable_minor=left,
         refundable=format_amount(left, order.currency),
         max_amount_minor=session.max_amount_minor,
+        reasons=calls.reasons_of(caller),
         final=False,
         next=NEXT_OF_REFUNDABLE if left else NEXT_OF_NOTHING_REFUNDABLE,
         poll_after_seconds=None,
@@ -511,7 +556,8 @@ def get_refundable(caller: Caller, given: dict[str, Any]) -> RefundableResult:
     answers=RefundResult,
     unanswered=_unanswered_change,
     title="Propose the refund",
-    description="Propose the one refund of this conversation, in the order's currency. It is "
+    description="Propose the one refund of this conversation, in the order's currency and for one "
+    "of the `reasons` of get_refundable. It is "
     "recorded, and decided by the merchant's rules and people; the money is sent by itself "
     "afterwards. Proposing the same again gives the same refund and never a second one. Follow "
     "`next` of the answer.",
@@ -541,11 +587,9 @@ def propose_refund(caller: Caller, given: dict[str, Any]) -> RefundResult:
             caller=caller,
             address="POST /mcp propose_refund",
         )
-        return _told(_no_action(outcome="conflict", told=NEXT_OF_ANOTHER_AGENT, final=True))
+        return _told(_of_another_agent())
     if isinstance(proposed, Conflict):
-        return _told(
-            _result(outcome="conflict", action=proposed.action, before_next=NEXT_OF_CONFLICT)
-        )
+        return _told(_conflict(proposed))
     if isinstance(proposed, Recorded):
         return _told(_result(outcome="recorded", action=proposed.action))
     if isinstance(proposed, Replayed):
@@ -566,10 +610,14 @@ def propose_refund(caller: Caller, given: dict[str, Any]) -> RefundResult:
     open_world=False,
 )
 def refund_status(caller: Caller, given: dict[str, Any]) -> RefundResult:
-    """One query."""
-    answer = calls.read(caller=caller, action_id=action_id_of(_session(caller)))
+    """One query, and a second one when that finds nothing of this agent's."""
+    action_id = action_id_of(_session(caller))
+    answer = calls.read(caller=caller, action_id=action_id)
     if answer is None:
-        return _no_action(outcome="none", told=NEXT_OF_NONE)
+        proposer = calls.proposer_of(action_id)
+        # Its own, if it was recorded just now, is told by the next read.
+        is_foreign = proposer not in (None, caller.key.prefix)
+        return _of_another_agent() if is_foreign else _none(NEXT_OF_NONE)
     return _result(outcome="found", action=answer)
 
 
@@ -586,10 +634,12 @@ def refund_status(caller: Caller, given: dict[str, Any]) -> RefundResult:
     open_world=False,
 )
 def withdraw_refund(caller: Caller, given: dict[str, Any]) -> RefundResult:
-    """One short transaction."""
+    """One short transaction; before it says that there is nothing, it waits for the order's."""
     withdrawn = calls.withdraw(caller=caller, action_id=action_id_of(_session(caller)))
     if withdrawn is None:
-        return _no_action(outcome="none", told=NEXT_OF_NONE_TO_WITHDRAW)
+        return _told(_none(NEXT_OF_NONE_TO_WITHDRAW))
+    if isinstance(withdrawn, OfAnotherAgent):
+        return _told(_of_another_agent())
     if isinstance(withdrawn, TooLate):
         return _told(
             _result(outcome="too_late", action=withdrawn.action, before_next=NEXT_OF_TOO_LATE)
@@ -616,6 +666,52 @@ def _told(result: RefundResult) -> RefundResult:
     return result
 
 
+# ---- What django-mcpz refuses by itself ----------------------------------------------------------
+
+KINDS = {
+    PARSE_ERROR: Kind.MALFORMED_JSON,
+    METHOD_NOT_FOUND: Kind.NOT_FOUND,
+    INVALID_PARAMS: Kind.INVALID_FIELD,
+}
+# Its texts of these two are its parser's.
+PARSER_TOLD = {
+    PARSE_ERROR: "The body holds what JSON cannot say, like half a character or a number that is "
+    "too large",
+    INVALID_REQUEST: "The body must be one message of JSON-RPC 2.0: jsonrpc, method, an id that is "
+    "a string or an integer, and params that are an object",
+}
+
+
+def _in_our_words(response: HttpResponse) -> HttpResponse:
+    """The same refusal with a type for programs, and the sentence that nothing was done.
+
+    Its code and its own `data` stay: clients choose their protocol by them.
+    """
+    if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        refused = _protocol_error(
+            Kind.METHOD_NOT_ALLOWED,
+            "There is no stream to open and no session to end here: POST is all that this address "
+            "takes. Nothing was done.",
+        )
+        refused["Allow"] = response["Allow"]
+        return refused
+    answer = json.loads(response.content) if response.content else {}
+    error = answer.get("error")
+    if error is None or "type" in error.get("data", {}):
+        return response
+    code = error["code"]
+    is_origin = response.status_code == HTTPStatus.FORBIDDEN
+    told = error["message"] if is_origin else PARSER_TOLD.get(code, error["message"])
+    kind = Kind.FORBIDDEN if is_origin else KINDS.get(code, Kind.INVALID_FIELD)
+    return error_response(
+        answer["id"],
+        code,
+        f"{told}. Nothing was done.",
+        data={"type": kind.uri, **error.get("data", {})},
+        status=HTTPStatus(response.status_code),
+    )
+
+
 # ---- The addresses -------------------------------------------------------------------------------
 
 
@@ -623,7 +719,7 @@ def _told(result: RefundResult) -> RefundResult:
 def mcp(request: HttpRequest) -> HttpResponse:
     """The MCP endpoint. Whatever is not an answer of the server still says nothing internal."""
     try:
-        response = SERVER(request)
+        response = _in_our_words(SERVER(request))
     except RecursionError:
         response = _protocol_error(
             Kind.MALFORMED_JSON, "The body is nested too deeply. Nothing was done."

@@ -144,7 +144,11 @@ class ProposalIn(_Sent):
     )
     amount_minor: int = Field(ge=1, le=AMOUNT_MINOR_MAX, examples=[7900])
     currency: Currency
-    reason: Identifier = Field(examples=["requested_by_customer"])
+    reason: Identifier = Field(
+        examples=["requested_by_customer"],
+        description="under a session one of its `reasons`; with an agent key any, and the policy's "
+        "decision about it is recorded",
+    )
     note: str = Field(
         default="",
         max_length=NOTE_CHARACTERS_MAX,
@@ -310,12 +314,15 @@ class SessionAnswer(BaseModel):
     refunded_minor: int
     refundable_minor: int
     max_amount_minor: int | None
+    reasons: list[str] | None = Field(
+        description="the reasons that may be given under it now; null: no policy says which"
+    )
     expires_at: datetime
 
     @classmethod
-    def of(cls, session: AgentSession) -> SessionAnswer:
+    def of(cls, session: AgentSession, *, reasons: list[str] | None) -> SessionAnswer:
         """The answer of one session."""
-        return cls(**_session_fields(session))
+        return cls(**_session_fields(session), reasons=reasons)
 
 
 class OpenedSessionAnswer(SessionAnswer):
@@ -324,9 +331,11 @@ class OpenedSessionAnswer(SessionAnswer):
     token: str
 
     @classmethod
-    def of_new(cls, session: AgentSession, *, token: str) -> OpenedSessionAnswer:
+    def of_new(
+        cls, session: AgentSession, *, reasons: list[str] | None, token: str
+    ) -> OpenedSessionAnswer:
         """The answer of a session that was just opened."""
-        return cls(**_session_fields(session), token=token)
+        return cls(**_session_fields(session), reasons=reasons, token=token)
 
 
 def _session_fields(session: AgentSession) -> dict[str, Any]:

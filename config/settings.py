@@ -124,11 +124,13 @@ DATABASES: dict[str, dict[str, Any]] = {
         "CONN_MAX_AGE": ENVIRONMENT.conn_max_age_seconds,
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
-            "connect_timeout": 5,
-            # A lock that is not had in 5 s is a crowd: better an error that the next sweep repeats.
+            # Clients of MCP wait 5 s and more: a model should hear that the outcome is not known
+            # from this service, and not from a timeout of its framework's.
+            "connect_timeout": 4,
+            # A lock that is not had in 4 s is a crowd: better an error that the next sweep repeats.
             # A statement of 15 s is a bug. The last one ends a transaction that somebody left open
             # around a slow call.
-            "options": "-c lock_timeout=5s -c statement_timeout=15s "
+            "options": "-c lock_timeout=4s -c statement_timeout=15s "
             "-c idle_in_transaction_session_timeout=15s",
             **_server,
         },

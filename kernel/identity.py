@@ -10,6 +10,7 @@ from kernel.errors import Bug, InvalidInput
 # and plain enough that no header, URL or log changes it.
 IDENTIFIER_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
 _IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
+_REFUND_ACTION = re.compile(rf"refund:order-({IDENTIFIER_PATTERN}):request-{IDENTIFIER_PATTERN}")
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,255}")
 
 
@@ -28,6 +29,16 @@ def refund_action_id(*, order_id: str, request_id: str) -> str:
     require_identifier(order_id, field="order_id")
     require_identifier(request_id, field="request_id")
     return f"refund:order-{order_id}:request-{request_id}"
+
+
+def order_id_of(action_id: str) -> str:
+    """The order's id in the public id of a refund; raises InvalidInput for any other text."""
+    found = _REFUND_ACTION.fullmatch(action_id)
+    if found is None:
+        raise InvalidInput(
+            field="action_id", reason="must be an action's id, like refund:order-4821:request-3"
+        )
+    return found[1]
 
 
 def credit_action_id(*, order_id: str, request_id: str, number: int) -> str:

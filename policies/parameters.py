@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+# It puts the customer on block lists at Stripe: no list makes it a reason of an agent's.
+NEVER_A_REASON = "fraudulent"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
@@ -100,6 +103,13 @@ class Parameters:
     probation_refunds: int = 0
     order_max_age_seconds: int = 0
     sample_qa_per_mille: int = 0
+
+    def reasons_for(self, agent: str) -> tuple[str, ...]:
+        """The reasons that an agent may give, in the order of the list."""
+        own = self.reasons_by_agent.get(agent, self.reasons)
+        return tuple(
+            reason for reason in self.reasons if reason in own and reason != NEVER_A_REASON
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Parameters as stored; `from_json` reads them back."""

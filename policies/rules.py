@@ -17,7 +17,7 @@ from kernel.money import AMOUNT_MINOR_MAX, format_amount
 from policies.components import SHIPPING, asked_by_line, left_by_line, split
 from policies.decision import Decision, RuleResult, Verdict
 from policies.facts import Facts, OrderLine, OtherAction, Usage
-from policies.parameters import Limit, Parameters, Tier
+from policies.parameters import NEVER_A_REASON, Limit, Parameters, Tier
 from policies.rates import base_amount, base_sum
 
 # What may still pay, or has failed and left a debt open.
@@ -315,7 +315,7 @@ def anomaly(facts: Facts, parameters: Parameters) -> Said:
 def reason_allowed(facts: Facts, parameters: Parameters) -> Said:
     """Only reasons on the list, and on the agent's own where it has one. `fraudulent` puts the
     customer on block lists at Stripe."""
-    if facts.reason == "fraudulent":
+    if facts.reason == NEVER_A_REASON:
         return _deny("an agent may not call a customer fraudulent")
     if facts.reason not in parameters.reasons:
         return _deny(f"the reason {facts.reason!r} is not on the list")

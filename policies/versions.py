@@ -149,6 +149,16 @@ def in_force() -> PolicyVersion | None:
     return PolicyVersion.objects.order_by("-number").first()
 
 
+def parameters_in_force() -> Parameters | None:
+    """The parameters that decide now; None: none were published.
+
+    One query, and a second one the first time a process asks for a version.
+    """
+    versions = PolicyVersion.objects.order_by("-number")
+    row = versions.values_list("number", "parameters_hash").first()
+    return None if row is None else parameters_of(number=row[0], parameters_hash=row[1])
+
+
 def editor_in_force() -> int | None:
     """The id of the user who last edited the policy in force; None: no person of this site did.
 

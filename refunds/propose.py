@@ -51,7 +51,9 @@ class Proposal:
     `note`, `lines` and `refunded_so_far_minor` are the caller's words and beliefs, not part of
     the identity. `proposer` is the agent's public prefix, `proposer_owner_id` the member of
     staff who answers for it, `request_ref` the HTTP request's id. `session` is the session it came
-    through, if it did, and `amount_minor_max` the most that is allowed under it.
+    through, if it did, and `amount_minor_max` the most that is allowed under it. Under a session a
+    model chose the reason, so one that the policy does not have for this agent is a mistake in an
+    argument, and not a proposal that is denied for ever.
     """
 
     order_id: str
@@ -126,7 +128,8 @@ def propose_refund(*, proposal: Proposal) -> Proposed:
     1. Validate the shape; raises InvalidInput naming the field.
     2. Identity first: an action that exists is answered before any other check, for ever.
     3. Lock the order, so that parallel proposals of one request find each other.
-    4. Compare the caller's beliefs with the order, and the amount with its session's.
+    4. Compare the caller's beliefs with the order, and under a session the amount with the
+       session's and the reason with the policy's.
     5. Freeze the provider request and its hash.
     6. Decide, one admission to the same limits at a time, and insert the action in the state that
        the decision gives, with its history.
@@ -156,6 +159,7 @@ def propose_refund(*, proposal: Proposal) -> Proposed:
             raise InvalidInput(
                 field="amount_minor", reason=f"must be at most {most}, what this session is for"
             )
+        _refuse_reason(proposal=proposal, beside=beside)
         believed = proposal.refunded_so_far_minor
         if believed is not None and believed != order.refunded_minor:
             return StaleBelief(refunded_minor=order.refunded_minor, believed_minor=believed)
@@ -183,6 +187,17 @@ def _validated(proposal: Proposal) -> Proposal:
     if believed is not None and (type(believed) is not int or believed < 0):
         raise InvalidInput(field="refunded_so_far_minor", reason="must be an integer >= 0")
     return replace(proposal, currency=currency)
+
+
+def _refuse_reason(*, proposal: Proposal, beside: Beside) -> None:
+    """Raise InvalidInput where a model chose a reason that the policy does not have for it.
+
+    Where it has none at all, no other reason would help: the denial is recorded and ends it.
+    """
+    parameters = parameters_in_force(beside=beside) if proposal.session else None
+    allowed = parameters.reasons_for(proposal.proposer) if parameters else ()
+    if allowed and proposal.reason not in allowed:
+        raise InvalidInput(field="reason", reason=f"must be one of {', '.join(allowed)}")
 
 
 def _answer_known(

@@ -9,7 +9,7 @@ from django.db import transaction
 from effects.states import State
 from effects.transitions import move
 from refunds.kind import REFUND
-from refunds.models import RefundAction
+from refunds.models import Order, RefundAction
 
 WITHDRAWABLE = (State.HELD, State.AWAITING_APPROVAL, State.AUTHORIZED)
 
@@ -27,6 +27,17 @@ class TooLate:
     """The action was claimed or is over; nothing was changed."""
 
     action: RefundAction
+
+
+def wait_for_proposals(*, order_id: str) -> None:
+    """Return once every proposal that had the order's lock before is recorded, or is not. One
+    query.
+
+    For whoever did not find an action and is about to say that there is none. The lock is given
+    back at once: whoever locks an action locks its order after it, never before.
+    """
+    with transaction.atomic():
+        Order.objects.select_for_update(no_key=True).filter(order_id=order_id).only("pk").first()
 
 
 def withdraw_refund(*, action_id: str, actor: str) -> Withdrawn | TooLate | None:

@@ -214,7 +214,8 @@ def test_a_dump_of_the_database_holds_nothing_that_opens_anything() -> None:
     key = create_key(name="shop")
     session, tools = opened(Caller(key.key), builders.order())
     read(
-        tools.call("POST", "/refunds", {"amount_minor": 100, "currency": "USD", "reason": "x"}), 201
+        tools.call("POST", "/refunds", {"amount_minor": 100, "currency": "USD", "reason": "late"}),
+        201,
     )
     rotated = rotate_key(prefix=key.prefix, actor="operator:x")
     assert isinstance(rotated, Rotated)

@@ -22,7 +22,9 @@ from agents.keys import create_key
 from agents.mcp import SERVER
 from agents.models import AgentKey
 from effects.states import State
+from policies.versions import DEFAULT_PARAMETERS
 from refunds.models import AgentNote, Order, RefundAction, RefundEvent
+from refunds.propose import Conflict
 from tests import builders
 from tests.agents.conftest import Caller, read, refund_body
 from tests.agents.mcp_client import LEGACY, NOW, TOOLS, WORDS, opened
@@ -39,8 +41,13 @@ def test_a_conversation_proposes_reads_and_withdraws_in_every_era(caller: Caller
     tools = opened(caller, order, era=era)
     refundable = tools.call("get_refundable")
     assert (refundable["refundable_minor"], refundable["refundable"]) == (20_000, "200.00 USD")
-    assert tools.call("refund_status")["outcome"] == "none"
-    assert tools.call("withdraw_refund")["outcome"] == "none"
+    for tool, told in (
+        ("refund_status", mcp.NEXT_OF_NONE),
+        ("withdraw_refund", mcp.NEXT_OF_NONE_TO_WITHDRAW),
+    ):
+        none = tools.call(tool)
+        assert (none["outcome"], none["final"], none["next"]) == ("none", False, told)
+        assert none["poll_after_seconds"] == 5
     recorded = tools.call("propose_refund", **WORDS)
     assert recorded == {
         "outcome": "recorded",
@@ -85,9 +92,16 @@ def test_what_a_person_decides_is_a_result(caller: Caller) -> None:
     assert (denied["outcome"], denied["state"], denied["final"]) == ("recorded", "REJECTED", True)
 
 
-@pytest.mark.parametrize("change", [{"amount_minor": 100}, {"reason": "late"}])
+@pytest.mark.parametrize(
+    ("change", "differing"),
+    [
+        ({"amount_minor": 100}, "with another amount."),
+        ({"reason": "late"}, "with another reason."),
+        ({"amount_minor": 100, "reason": "late"}, "with another amount and another reason."),
+    ],
+)
 def test_other_content_is_a_result_that_shows_what_is_there(
-    caller: Caller, change: dict[str, Any]
+    caller: Caller, change: dict[str, Any], differing: str
 ) -> None:
     tools = opened(caller)
     recorded = tools.call("propose_refund", **WORDS)
@@ -95,6 +109,7 @@ def test_other_content_is_a_result_that_shows_what_is_there(
     conflict = tools.call("propose_refund", **WORDS | change)
     told = conflict.pop("next")
     assert "Nothing was changed" in told
+    assert differing in told
     assert told.endswith(recorded.pop("next"))
     assert conflict == {**recorded, "outcome": "conflict"}
     assert rows() == before
@@ -109,8 +124,9 @@ def test_the_refund_of_another_agent_is_not_shown(caller: Caller) -> None:
     conflict = tools.call("propose_refund", **WORDS)
     assert (conflict["outcome"], conflict["state"], conflict["amount"]) == ("conflict", None, None)
     assert "another agent" in conflict["next"]
-    assert tools.call("refund_status")["outcome"] == "none"
-    assert tools.call("withdraw_refund")["outcome"] == "none"
+    # The same words whatever is asked, so that nobody is told first that nothing was proposed.
+    assert tools.call("refund_status") == conflict
+    assert tools.call("withdraw_refund") == conflict
     assert rows() == before
     assert RefundAction.objects.get().state == State.AUTHORIZED
 
@@ -134,6 +150,7 @@ def test_what_is_left_is_told_with_the_most_that_is_allowed(caller: Caller) -> N
         "refundable_minor": 20_000,
         "refundable": "200.00 USD",
         "max_amount_minor": 5_000,
+        "reasons": list(DEFAULT_PARAMETERS.reasons),
         "final": False,
         "retry": "never",
         "next": mcp.NEXT_OF_REFUNDABLE,
@@ -355,10 +372,9 @@ def every_result() -> list[Any]:
         mcp._unanswered_change(),
         mcp._unanswered_read(),
         mcp._unanswered_refundable(),
-        *(
-            mcp._no_action(outcome="none", told=told)
-            for told in (mcp.NEXT_OF_NONE, mcp.NEXT_OF_NONE_TO_WITHDRAW, mcp.NEXT_OF_ANOTHER_AGENT)
-        ),
+        mcp._none(mcp.NEXT_OF_NONE),
+        mcp._none(mcp.NEXT_OF_NONE_TO_WITHDRAW),
+        mcp._of_another_agent(),
     ]
     for state in State:
         action: Any = SimpleNamespace(
@@ -368,11 +384,12 @@ def every_result() -> list[Any]:
             ("recorded", ""),
             ("replayed", ""),
             ("found", ""),
-            ("conflict", mcp.NEXT_OF_CONFLICT),
             ("withdrawn", ""),
             ("too_late", mcp.NEXT_OF_TOO_LATE),
         ):
             results.append(mcp._result(outcome=outcome, action=action, before_next=before))
+        for differing in (("amount_minor",), ("reason",), ("amount_minor", "currency", "reason")):
+            results.append(mcp._conflict(Conflict(action=action, differing=differing)))
     return results
 
 
@@ -440,11 +457,14 @@ def test_what_each_tool_costs_in_statements_and_commits(caller: Caller) -> None:
     opened(caller).call("propose_refund", **WORDS)  # reads the policy version for this process
     tools = opened(caller)
     assert cost(lambda: tools.result("tools/list")) == (1, 0)
-    # The session with its key and its order.
-    assert cost(lambda: tools.call("get_refundable")) == (1, 0)
-    assert cost(lambda: tools.call("refund_status")) == (2, 0)
+    # The session with its key and its order, and which policy is in force.
+    assert cost(lambda: tools.call("get_refundable")) == (2, 0)
+    # Nothing is there: is it another agent's? A withdrawal waits for the order's lock, too.
+    assert cost(lambda: tools.call("refund_status")) == (3, 0)
+    assert cost(lambda: tools.call("withdraw_refund")) == (4, 1)
     # As over HTTP: see tests/agents/test_refunds.py.
     assert cost(lambda: tools.call("propose_refund", **WORDS)) == (9, 1)
+    assert cost(lambda: tools.call("refund_status")) == (2, 0)
     assert cost(lambda: tools.call("propose_refund", **WORDS)) == (2, 0)
     assert cost(lambda: tools.call("propose_refund", **WORDS | {"amount_minor": 1})) == (2, 0)
     assert cost(lambda: tools.refused("propose_refund", **WORDS, order_id="1")) == (1, 0)

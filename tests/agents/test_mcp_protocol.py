@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -34,7 +35,10 @@ def error_of(response: Any, status: int) -> Any:
     answer = json.loads(response.content)
     assert answer["jsonrpc"] == "2.0"
     assert set(answer) == {"jsonrpc", "id", "error"}
-    return answer["error"]
+    error = answer["error"]
+    assert error["data"]["type"].startswith("urn:refund-once:problem:")
+    assert re.search(r"[Nn]othing was done|was not looked at|not known right now", error["message"])
+    return error
 
 
 # ---- Who gets in ---------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ def test_a_page_of_another_site_is_refused(caller: Caller) -> None:
     tools = opened(caller)
     for origin in ("https://evil.example", "null", "http://[", "http://testserver.evil.example"):
         response = tools.request("tools/call", PROPOSE, Origin=origin)
-        assert error_of(response, 403)["message"] == "Invalid Origin header"
+        assert error_of(response, 403)["message"] == "Invalid Origin header. Nothing was done."
     assert RefundAction.objects.count() == 0
 
 
@@ -159,7 +163,42 @@ def test_there_is_no_stream_and_no_session_to_end(caller: Caller) -> None:
     for method in ("GET", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"):
         response = tools.send(b"", method=method)
         assert (response.status_code, response["Allow"]) == (405, "POST")
-        assert response["X-Request-ID"]
+        if method != "HEAD":
+            assert error_of(response, 405)["data"]["type"].endswith(":method-not-allowed")
+
+
+def test_the_versions_that_are_spoken_are_told_to_whoever_asks_for_another(caller: Caller) -> None:
+    tools = opened(caller)
+    message, headers = tools.message("tools/list"), tools.headers("tools/list")
+    error = error_of(tools.send(message, **headers | {"MCP-Protocol-Version": "1999-01-01"}), 400)
+    assert error["code"] == -32022
+    assert error["data"] == {
+        "type": "urn:refund-once:problem:invalid-field",
+        "supported": [NOW, *LEGACY],
+        "requested": "1999-01-01",
+    }
+
+
+NOT_CARRIED = ('"\\ud800"', "1e999", "-1e400", "9" * 5_000, "NaN", "Infinity")
+PARSERS = re.compile(r"msgspec|Expected|at `\$|truncated|malformed|lone|surrogate", re.IGNORECASE)
+
+
+def test_no_words_of_a_parser_leave(caller: Caller) -> None:
+    """What neither reader can carry is refused whole, also where nobody reads it."""
+    tools = opened(caller)
+    before = rows()
+    for value in NOT_CARRIED:
+        body = json.dumps(tools.message("tools/call", PROPOSE)).replace('"by hand"', value)
+        response = tools.send(body.encode(), **tools.headers("tools/call", PROPOSE))
+        error = error_of(response, 400)
+        assert error["code"] == -32700, value[:9]
+        assert not PARSERS.search(error["message"]), error
+    for wrong in ({"id": {}}, {"jsonrpc": "1.0"}, {"method": 5}, {"params": []}):
+        message = tools.message("tools/call", PROPOSE) | wrong
+        error = error_of(tools.send(message, **tools.headers("tools/call", PROPOSE)), 400)
+        assert error["data"]["type"].endswith(":invalid-field")
+        assert not PARSERS.search(error["message"]), error
+    assert rows() == before
 
 
 # ---- What is a message ---------------------------------------------------------------------------

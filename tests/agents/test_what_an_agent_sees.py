@@ -52,13 +52,16 @@ ORDER = dict.fromkeys(
     ),
     "",
 )
-SESSION = dict.fromkeys(
-    (
-        *("session_id", "order_id", "request_id", "action_id", "currency", "captured_minor"),
-        *("refunded_minor", "refundable_minor", "max_amount_minor", "expires_at"),
+SESSION = {
+    **dict.fromkeys(
+        (
+            *("session_id", "order_id", "request_id", "action_id", "currency", "captured_minor"),
+            *("refunded_minor", "refundable_minor", "max_amount_minor", "expires_at"),
+        ),
+        "",
     ),
-    "",
-)
+    "reasons": [{}],  # a list of words
+}
 EXPLAINED = {
     "verdict": "",
     "tier": "",
@@ -73,13 +76,16 @@ REFUND_RESULT = dict.fromkeys(
     ),
     "",
 )
-REFUNDABLE_RESULT = dict.fromkeys(
-    (
-        *("outcome", "currency", "refundable_minor", "refundable", "max_amount_minor", "final"),
-        *("retry", "next", "poll_after_seconds"),
+REFUNDABLE_RESULT = {
+    **dict.fromkeys(
+        (
+            *("outcome", "currency", "refundable_minor", "refundable", "max_amount_minor", "final"),
+            *("retry", "next", "poll_after_seconds"),
+        ),
+        "",
     ),
-    "",
-)
+    "reasons": [{}],  # a list of words
+}
 
 # Of the customer, the risk, the people who decided, the agent's owner, and the staff's notes.
 NEVER = (

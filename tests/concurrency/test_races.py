@@ -66,7 +66,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def insisting(call: Callable[[], Any]) -> Callable[[], Any]:
     """A caller as the API asks for: told 503 in a crowd, it sends the identical request again.
 
-    On a slow machine the last of a hundred does not get the order's lock within its 5 seconds. Its
+    On a slow machine the last of a hundred does not get the order's lock within its 4 seconds. Its
     transaction left nothing then, and what is proved of the end is the same.
     """
 

@@ -41,6 +41,17 @@ def test_the_most_restrictive_rule_wins(facts: Facts, parameters: Parameters) ->
 
 @on_any_machine
 @given(any_facts, any_parameters)
+def test_an_agent_is_told_exactly_the_reasons_that_its_rule_allows(
+    facts: Facts, parameters: Parameters
+) -> None:
+    said = RULES["reason_allowlist"]
+    for reason in (*parameters.reasons, facts.reason, "fraudulent"):
+        allowed = said(replace(facts, reason=reason), parameters).verdict is ALLOW
+        assert allowed is (reason in parameters.reasons_for(facts.proposer))
+
+
+@on_any_machine
+@given(any_facts, any_parameters)
 def test_the_same_facts_are_decided_the_same(facts: Facts, parameters: Parameters) -> None:
     assert evaluate(facts, parameters) == evaluate(facts, parameters)
 

@@ -135,7 +135,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentSession:
-    """What a session is bound to, and the balances of its order."""
+    """What a session is bound to, and the balances of its order.
+
+    `reasons` are those that may be given under it; None: no policy says which.
+    """
 
     session_id: str
     order_id: str
@@ -146,6 +149,7 @@ class CurrentSession:
     refunded_minor: int
     refundable_minor: int
     max_amount_minor: int | None
+    reasons: tuple[str, ...] | None
     expires_at: datetime
 
 
