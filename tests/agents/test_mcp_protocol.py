@@ -193,7 +193,11 @@ def test_no_words_of_a_parser_leave(caller: Caller) -> None:
         error = error_of(response, 400)
         assert error["code"] == -32700, value[:9]
         assert not PARSERS.search(error["message"]), error
-    for wrong in ({"id": {}}, {"jsonrpc": "1.0"}, {"method": 5}, {"params": []}):
+    wrongs: tuple[dict[str, Any], ...] = (
+        *({"id": {}}, {"jsonrpc": "1.0"}),
+        *({"method": 5}, {"params": []}),
+    )
+    for wrong in wrongs:
         message = tools.message("tools/call", PROPOSE) | wrong
         error = error_of(tools.send(message, **tools.headers("tools/call", PROPOSE)), 400)
         assert error["data"]["type"].endswith(":invalid-field")
