@@ -5,6 +5,7 @@ One line is in memory at a time, however long the file or a line of it is.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -15,6 +16,7 @@ from agents.door import field_problem
 from agents.problems import PROBLEMS_MAX, FieldProblem
 from agents.shapes import Identifier, OrderIn
 from agents.strict_json import BODY_BYTES_MAX
+from kernel.errors import InvalidInput
 from kernel.strict_json import Malformed, NotStrict, read_object
 from refunds.orders import OrderFacts
 
@@ -42,24 +44,33 @@ class OrderLine:
 
 
 def read_order_lines(stream: BinaryIO) -> Iterator[OrderLine]:
-    """Each line of the stream, in order. Empty lines are skipped."""
+    """Each line of the stream, in order. Empty lines are skipped, and a mark before the first.
+
+    A line may be as long as the body of a request, whatever it ends with.
+    """
     number = 0
-    while data := stream.readline(BODY_BYTES_MAX + 1):
+    while data := stream.readline(len(BOM_UTF8) + BODY_BYTES_MAX + len(b"\r\n")):
         number += 1
         size_bytes = len(data)
-        too_long = False
-        while not data.endswith(b"\n") and (more := stream.readline(BODY_BYTES_MAX)):
-            too_long = True  # the rest of it is passed over
-            size_bytes += len(more)
-            if more.endswith(b"\n"):
-                break
-        line = data.removesuffix(b"\n").removesuffix(b"\r")
-        if too_long or len(line) > BODY_BYTES_MAX:
+        line = data.removeprefix(BOM_UTF8) if number == 1 else data
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        while not data.endswith(b"\n") and (data := stream.readline(BODY_BYTES_MAX)):
+            size_bytes += len(data)  # more than a line may have: it is passed over
+        if len(line) > BODY_BYTES_MAX:
             yield _refused(
-                number, size_bytes, line, _wrong("line", f"is longer than {BODY_BYTES_MAX} bytes")
+                number,
+                size_bytes,
+                line[:BODY_BYTES_MAX],
+                _wrong("line", f"is longer than {BODY_BYTES_MAX} bytes"),
             )
         elif line.strip():
             yield _read(number, size_bytes, line)
+
+
+def require_addressable(order_id: str) -> None:
+    """Raise InvalidInput for an id that no address can end in: HTTP takes both for folders."""
+    if order_id in (".", ".."):
+        raise InvalidInput(field="order_id", reason="must not be . or .., which end no address")
 
 
 def _read(number: int, size_bytes: int, line: bytes) -> OrderLine:
@@ -84,6 +95,11 @@ def _read(number: int, size_bytes: int, line: bytes) -> OrderLine:
             field_problem({**each, "loc": ("body", "order", *each["loc"])}) for each in found
         )
         return _refused(number, size_bytes, line, *problems, order_id=order_id)
+    try:
+        require_addressable(order.order_id)
+    except InvalidInput as error:
+        wrong = _wrong(error.field, error.reason)
+        return _refused(number, size_bytes, line, wrong, order_id=order_id)
     return OrderLine(
         number=number,
         size_bytes=size_bytes,

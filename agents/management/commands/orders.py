@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 from django.core.management.base import BaseCommand, CommandError
 from django.db import InterfaceError, OperationalError, transaction
 
-from agents.order_lines import OrderLine, read_order_lines
+from agents.order_lines import OrderLine, read_order_lines, require_addressable
 from effects.clock import database_now
 from effects.outcomes import Unreadable
 from kernel.errors import InvalidInput
@@ -82,9 +83,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with ExitStack() as files:
+            stream, size_bytes = None, None
+            if options["verb"] == "import":
+                stream, size_bytes = _input(options["file"], files=files)
             refused: Any = self.stdout
             if options["refused"] is not None:
-                refused = files.enter_context(_opened(options["refused"]))
+                refused = files.enter_context(_opened(options["refused"], beside=stream))
             tally = Tally(
                 stderr=self.stderr,
                 refused=refused,
@@ -92,8 +96,7 @@ class Command(BaseCommand):
                 noun="lines" if options["verb"] == "import" else "payments",
             )
             with tally.to_its_end():
-                if options["verb"] == "import":
-                    stream, size_bytes = _input(options["file"], files=files)
+                if stream is not None:
                     import_lines(stream, size_bytes=size_bytes, tally=tally)
                 else:
                     import_stripe(
@@ -191,6 +194,7 @@ def _take(
         )
 
     try:
+        require_addressable(order_id)
         if tally.dry_run:
             require_identifier(order_id, field="order_id")
             tally.count("would be imported or compared")
@@ -328,11 +332,26 @@ def _input(name: str, *, files: ExitStack) -> tuple[BinaryIO, int | None]:
     return stream, size_bytes or None
 
 
-def _opened(path: Path) -> TextIO:
+def _opened(path: Path, *, beside: BinaryIO | None) -> TextIO:
+    """The file for what is refused, emptied, unless it is the input itself by whatever name."""
     try:
+        if beside is not None and _is_file(path, beside):
+            raise CommandError(
+                f"--refused {path} is the file that is imported: it would be emptied before it is "
+                "read. Name another one. Nothing was imported."
+            )
         return path.open("w", encoding="utf-8")
     except OSError as error:
         raise CommandError(f"It cannot be written: {error}. Nothing was imported.") from None
+
+
+def _is_file(path: Path, stream: BinaryIO) -> bool:
+    """Whether this path leads to the file that the stream reads."""
+    try:
+        found, read = path.stat(), os.fstat(stream.fileno())
+    except OSError:  # not there yet, or not to be had, which opening it will tell
+        return False
+    return stat.S_ISREG(read.st_mode) and os.path.samestat(found, read)
 
 
 def _moment(text: str) -> datetime:

@@ -24,6 +24,7 @@ from refund_once_client.answers import (
     ProviderRefund,
     Rule,
 )
+from refund_once_client.bounded_http import BoundedTransport
 from refund_once_client.clients import (
     AsyncRefundOnce,
     AsyncRefundSession,
@@ -40,6 +41,7 @@ __all__ = [
     "Approval",
     "AsyncRefundOnce",
     "AsyncRefundSession",
+    "BoundedTransport",
     "CurrentSession",
     "Customer",
     "Decision",

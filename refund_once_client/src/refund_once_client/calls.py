@@ -23,6 +23,7 @@ from refund_once_client.answers import (
 )
 from refund_once_client.exchange import (
     Answer,
+    GaveUp,
     Patience,
     Pause,
     Request,
@@ -47,16 +48,21 @@ class _Calls:
         self.patience = patience
         self.clock = clock
 
-    def _window(self) -> Window:
+    def _window(self, *, cut_at: float | None = None) -> Window:
         ends_at = self.clock() + self.patience.total_seconds
-        return Window(patience=self.patience, clock=self.clock, ends_at=ends_at)
+        if cut_at is not None:
+            ends_at = min(ends_at, cut_at)
+        return Window(patience=self.patience, clock=self.clock, ends_at=ends_at, cut_at=cut_at)
 
-    def _insist(self, request: Request, read: Callable[[Answer], T]) -> Steps[T]:
-        return result_of((yield from insist(request, read, self._window())), request)
+    def _insist(
+        self, request: Request, read: Callable[[Answer], T], window: Window | None = None
+    ) -> Steps[T]:
+        return result_of((yield from insist(request, read, window or self._window())), request)
 
     def _propose(
         self,
         *,
+        window: Window,
         content: Content,
         ids: dict[str, str],
         note: str,
@@ -85,23 +91,30 @@ class _Calls:
                 ),
                 read_back=_get(f"/refunds/{content.action_id}"),
                 content=content,
-                window=self._window(),
+                window=window,
             )
         )
 
-    def _wait_until_final(self, *, action_id: str, timeout_seconds: float) -> Steps[Action]:
-        ends_at = self.clock() + timeout_seconds
+    def _wait_until_final(self, *, action_id: str, ends_at: float) -> Steps[Action]:
         seen: _Seen | None = None
         while True:
             request = _get(f"/refunds/{action_id}", etag=seen.etag if seen else None)
-            seen = yield from self._insist(request, _reader_of_seen(action_id, seen))
+            outcome = yield from insist(
+                request, _reader_of_seen(action_id, seen), self._window(cut_at=ends_at)
+            )
+            wait_seconds = POLL_SECONDS_MIN
+            if isinstance(outcome, GaveUp) and seen is not None:
+                # What was seen still is the best answer, and there may be time for another read.
+                wait_seconds = max(wait_seconds, outcome.retry_after_seconds or 0)
+            else:
+                seen = result_of(outcome, request)
             action = seen.action
             if action.final or action.poll_after_seconds is None:
                 return action
-            seconds = max(action.poll_after_seconds, POLL_SECONDS_MIN)
-            if self.clock() + seconds > ends_at:
+            wait_seconds = max(wait_seconds, action.poll_after_seconds)
+            if self.clock() + wait_seconds > ends_at:
                 return action
-            yield Pause(seconds=seconds)
+            yield Pause(seconds=wait_seconds)
 
 
 class KeyCalls(_Calls):
@@ -129,13 +142,8 @@ class KeyCalls(_Calls):
         body = {
             "currency": given.currency(currency),
             "captured_minor": given.amount(captured_minor, field="captured_minor", at_least=0),
-            "payment": {
-                name: getattr(payment, name)
-                for name in ("provider", "payment_intent", "account", "method")
-            },
-            "customer": given.without_none(
-                {name: getattr(customer, name) for name in ("ref", "email", "risk")}
-            ),
+            "payment": given.payment(payment),
+            "customer": given.customer(customer),
             "placed_at": given.time(placed_at, field="placed_at"),
             "delivered_at": None
             if delivered_at is None
@@ -178,6 +186,7 @@ class KeyCalls(_Calls):
         """
         return (
             yield from self._propose(
+                window=self._window(),
                 content=Content(
                     action_id=given.action_id_of(order_id=order_id, request_id=request_id),
                     amount_minor=given.amount(amount_minor),
@@ -202,7 +211,7 @@ class KeyCalls(_Calls):
         """One page of an order's actions, newest first. `list_refunds` reads them all."""
         query = {
             "order_id": given.identifier(order_id, field="order_id"),
-            "cursor": cursor,
+            "cursor": None if cursor is None else given.text(cursor, field="cursor"),
             "limit": None if limit is None else given.amount(limit, field="limit"),
         }
         request = _get(f"/refunds?{urlencode(given.without_none(query))}")
@@ -226,13 +235,14 @@ class KeyCalls(_Calls):
     def wait_until_final(self, action_id: str, *, timeout_seconds: float = 60.0) -> Steps[Action]:
         """The action once nothing more happens by itself, or as it was read last: see `final`.
 
-        Reads as often as the service says that it is worth it. What waits for a person or for a
-        bank takes longer than `timeout_seconds`: then it is answered at once, as it is.
+        Reads as often as the service says that it is worth it, and ends within `timeout_seconds`.
+        What waits for a person or for a bank takes longer: then it is answered at once, as it is.
+        Reads that are not answered are passed over once the action was seen; raises NoAnswer when
+        it never was, and Problem for a definite no.
         """
+        ends_at = self.clock() + given.duration(timeout_seconds, field="timeout_seconds")
         return (
-            yield from self._wait_until_final(
-                action_id=given.action_id(action_id), timeout_seconds=timeout_seconds
-            )
+            yield from self._wait_until_final(action_id=given.action_id(action_id), ends_at=ends_at)
         )
 
     def explain(
@@ -305,9 +315,12 @@ class SessionCalls(_Calls):
 
     def current(self) -> Steps[CurrentSession]:
         """What the session is bound to, and what may still be refunded."""
+        return (yield from self._current(self._window()))
+
+    def _current(self, window: Window) -> Steps[CurrentSession]:
         request = _get("/sessions/current")
         self._bound = yield from self._insist(
-            request, lambda answer: read_json(CurrentSession, answer.body)
+            request, lambda answer: read_json(CurrentSession, answer.body), window
         )
         return self._bound
 
@@ -329,9 +342,11 @@ class SessionCalls(_Calls):
         """
         given.amount(amount_minor)
         given.identifier(reason, field="reason")
-        bound = self._bound or (yield from self.current())
+        window = self._window()
+        bound = self._bound or (yield from self._current(window))
         return (
             yield from self._propose(
+                window=window,
                 content=Content(
                     action_id=bound.action_id,
                     amount_minor=amount_minor,
@@ -364,12 +379,9 @@ class SessionCalls(_Calls):
 
     def wait_until_final(self, *, timeout_seconds: float = 60.0) -> Steps[Action]:
         """The session's refund once nothing more happens, as in `RefundOnce.wait_until_final`."""
-        bound = self._bound or (yield from self.current())
-        return (
-            yield from self._wait_until_final(
-                action_id=bound.action_id, timeout_seconds=timeout_seconds
-            )
-        )
+        ends_at = self.clock() + given.duration(timeout_seconds, field="timeout_seconds")
+        bound = self._bound or (yield from self._current(self._window(cut_at=ends_at)))
+        return (yield from self._wait_until_final(action_id=bound.action_id, ends_at=ends_at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,17 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 import httpx
 
 from refund_once_client.answers import Action
+from refund_once_client.bounded_http import BoundedTransport, until
 from refund_once_client.calls import KeyCalls, SessionCalls
-from refund_once_client.exchange import Answer, Came, Lost, Patience, Request, Steps
+from refund_once_client.exchange import (
+    Answer,
+    Came,
+    Lost,
+    Patience,
+    Request,
+    Steps,
+    is_duration,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,6 +44,10 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 # The service was not reached, so it cannot have acted.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _TOKEN = re.compile(r"ro_[A-Za-z0-9_-]{8,512}")
+# A name, as letters, digits and what else is seen in names of containers, or an IPv6 address.
+_HOST = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_TIME_IS_OVER = Lost(why="no time was left", is_sent=False)
+_CLOSED = "This client is closed: make another one."
 
 
 class _Spoiled(Exception):
@@ -45,14 +58,11 @@ class _Wire(Generic[C]):
     """What both ways of driving share: the address, the credential, and what came back."""
 
     def __init__(self, base_url: str, token: str, calls: C, *, timeout_seconds: float) -> None:
-        url = httpx.URL(base_url)
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
-            raise ValueError(
-                "base_url must be like https://refunds.example.com, and hold no secret"
-            )
-        if not _TOKEN.fullmatch(token):
+        self._base = _address(base_url)
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise ValueError("an agent key begins with ro_live_, a session token with ro_session_")
-        self._base = str(url).rstrip("/")
+        if not is_duration(timeout_seconds) or timeout_seconds <= 0:
+            raise ValueError("timeout_seconds must be a number above 0, and not infinite")
         self._token = token
         self._calls = calls
         self._timeout_seconds = timeout_seconds
@@ -60,7 +70,15 @@ class _Wire(Generic[C]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._base}>"
 
-    def _arguments(self, request: Request) -> dict[str, Any]:
+    def _seconds(self, request: Request) -> float:
+        """How long the request may take, from connecting to the end of its answer."""
+        within = request.within_seconds
+        return self._timeout_seconds if within is None else min(self._timeout_seconds, within)
+
+    def _arguments(self, request: Request, *, seconds: float) -> dict[str, Any]:
+        # A connection that is not there by half of the time is given up while that is still known
+        # to be the reason: then nothing was sent.
+        connecting = min(seconds / 2, CONNECT_TIMEOUT_SECONDS)
         return {
             "method": request.method,
             "url": self._base + request.path,
@@ -71,27 +89,42 @@ class _Wire(Generic[C]):
                 "User-Agent": "refund-once-client",
                 **request.headers,
             },
-            "timeout": httpx.Timeout(
-                self._timeout_seconds,
-                connect=min(self._timeout_seconds, CONNECT_TIMEOUT_SECONDS),
-            ),
+            "timeout": httpx.Timeout(seconds, connect=connecting, pool=connecting),
             # An answer from elsewhere is none, and the credential goes to this address only.
             "follow_redirects": False,
         }
 
 
+def _address(base_url: Any) -> str:
+    """Where the service is, without a slash at its end. Raises ValueError."""
+    wrong = ValueError("base_url must be like https://refunds.example.com, and hold no secret")
+    try:
+        url = httpx.URL(base_url)
+        # As the system's resolver takes it, which is asked only when a call is under way.
+        host = url.host.encode("idna")
+    except (httpx.InvalidURL, TypeError, ValueError):
+        raise wrong from None
+    if url.scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise wrong
+    if url.userinfo or url.query or url.fragment:
+        raise wrong
+    if url.port is not None and not 0 < url.port < 2**16:
+        raise wrong
+    return str(url).rstrip("/")
+
+
 class _Body:
     """An answer's bytes, as many and as long as is reasonable."""
 
-    def __init__(self, timeout_seconds: float) -> None:
-        self._until = time.monotonic() + timeout_seconds
+    def __init__(self, ends_at: float) -> None:
+        self._ends_at = ends_at
         self._bytes = bytearray()
 
     def add(self, chunk: bytes) -> None:
         self._bytes += chunk
         if len(self._bytes) > ANSWER_BYTES_MAX:
             raise _Spoiled(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-        if time.monotonic() > self._until:
+        if time.monotonic() > self._ends_at:
             raise _Spoiled("an answer that does not end")
 
     def answer(self, response: httpx.Response) -> Answer:
@@ -116,7 +149,7 @@ class _Blocking(_Wire[C]):
     ) -> None:
         super().__init__(base_url, token, calls, timeout_seconds=timeout_seconds)
         self._http_is_ours = http is None
-        self._http = http or httpx.Client(trust_env=False)
+        self._http = http or httpx.Client(trust_env=False, transport=BoundedTransport())
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +168,8 @@ class _Blocking(_Wire[C]):
             self._http.close()
 
     def _run(self, steps: Steps[T]) -> T:
+        if self._http.is_closed:
+            raise ValueError(f"{_CLOSED} Nothing was sent.")
         came: Came = None
         while True:
             try:
@@ -149,14 +184,24 @@ class _Blocking(_Wire[C]):
                 time.sleep(step.seconds)
 
     def _send(self, request: Request) -> Answer | Lost:
-        body = _Body(self._timeout_seconds)
+        seconds = self._seconds(request)
+        if seconds <= 0:
+            return _TIME_IS_OVER
+        ends_at = time.monotonic() + seconds
+        arguments = self._arguments(request, seconds=seconds)
+        body = _Body(ends_at)
         try:
-            with self._http.stream(**self._arguments(request)) as response:
+            with until(ends_at), self._http.stream(**arguments) as response:
                 for chunk in response.iter_bytes():
                     body.add(chunk)
                 return body.answer(response)
         except (httpx.HTTPError, httpx.StreamError, _Spoiled) as error:
             return _lost(error)
+        except RuntimeError:
+            # Closed by another thread, while what was sent before may be recorded.
+            if self._http.is_closed:
+                return Lost(why=_CLOSED, is_sent=True)
+            raise
 
 
 class _Awaiting(_Wire[C]):
@@ -190,6 +235,8 @@ class _Awaiting(_Wire[C]):
             await self._http.aclose()
 
     async def _run(self, steps: Steps[T]) -> T:
+        if self._http.is_closed:
+            raise ValueError(f"{_CLOSED} Nothing was sent.")
         came: Came = None
         while True:
             try:
@@ -204,14 +251,28 @@ class _Awaiting(_Wire[C]):
                 await asyncio.sleep(step.seconds)
 
     async def _send(self, request: Request) -> Answer | Lost:
-        body = _Body(self._timeout_seconds)
+        seconds = self._seconds(request)
+        if seconds <= 0:
+            return _TIME_IS_OVER
+        arguments = self._arguments(request, seconds=seconds)
+        body = _Body(time.monotonic() + seconds)
         try:
-            async with self._http.stream(**self._arguments(request)) as response:
+            async with (
+                asyncio.timeout(seconds),
+                self._http.stream(**arguments) as response,
+            ):
                 async for chunk in response.aiter_bytes():
                     body.add(chunk)
                 return body.answer(response)
+        except TimeoutError:
+            return Lost(why=f"not answered within {seconds:g} s", is_sent=True)
         except (httpx.HTTPError, httpx.StreamError, _Spoiled) as error:
             return _lost(error)
+        except RuntimeError:
+            # Closed by another task, while what was sent before may be recorded.
+            if self._http.is_closed:
+                return Lost(why=_CLOSED, is_sent=True)
+            raise
 
 
 def _shown_as(call: Callable[..., Any]) -> Callable[[M], M]:
@@ -255,8 +316,9 @@ def _awaiting(
 class RefundOnce(_Blocking[KeyCalls]):
     """A merchant's backend, with its agent key. Threads may share one.
 
-    `http` is an httpx client of your own, for proxies and certificates; the client made here takes
-    neither from the environment.
+    `timeout_seconds` is for each whole request. `http` is an httpx client of your own, for proxies
+    and certificates; the client made here takes neither from the environment. Requests through it
+    are bounded as a whole where its transport is a `BoundedTransport`.
     """
 
     def __init__(

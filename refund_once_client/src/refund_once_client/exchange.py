@@ -7,10 +7,11 @@ with asyncio, so that no decision is written twice.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from refund_once_client.answers import ProblemDetails, Unreadable, read_json
@@ -21,12 +22,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `path` begins after the service's own address; bodies are sent as given."""
+    """One HTTP request. `path` begins after the service's own address; bodies are sent as given.
+
+    `within_seconds` shortens the time that the client gives each request, where it is less.
+    """
 
     method: str
     path: str
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    within_seconds: float | None = None
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -78,17 +83,38 @@ class Patience:
     pause_max_seconds: float = 8.0
 
     def __post_init__(self) -> None:
-        if self.tries_max < 1 or self.total_seconds <= 0 or self.pause_first_seconds < 0:
-            raise ValueError("tries_max is at least 1, total_seconds above 0, pauses not below 0")
+        if type(self.tries_max) is not int or self.tries_max < 1:
+            raise ValueError("tries_max must be an int of at least 1")
+        if not is_duration(self.total_seconds) or self.total_seconds <= 0:
+            raise ValueError("total_seconds must be a number above 0, and not infinite")
+        for name in ("pause_first_seconds", "pause_max_seconds"):
+            if not is_duration(getattr(self, name)):
+                raise ValueError(f"{name} must be a number of at least 0, and not infinite")
+
+
+def is_duration(seconds: object) -> bool:
+    """A number of at least 0 that a clock can be asked for: no NaN, and not for ever."""
+    return type(seconds) in (int, float) and 0 <= seconds < math.inf  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The time that one call has."""
+    """The time that one call has.
+
+    Nothing is begun after `ends_at`. At `cut_at`, which most calls do not have, what was begun is
+    given up as well.
+    """
 
     patience: Patience
     clock: Callable[[], float]
     ends_at: float
+    cut_at: float | None = None
+
+    def cut(self, request: Request) -> Request:
+        """The request, with no more time than there is."""
+        if self.cut_at is None:
+            return request
+        return replace(request, within_seconds=self.cut_at - self.clock())
 
     @property
     def is_over(self) -> bool:
@@ -123,6 +149,7 @@ class GaveUp:
 
     tried: tuple[str, ...]
     last: Problem | None
+    retry_after_seconds: float | None
 
 
 # What a read function is given; anything else is a problem, or of somebody between us.
@@ -177,13 +204,17 @@ def insist(
     number = 0
     while True:
         number += 1
-        judged = judge((yield from ask(request)), read)
+        judged = judge((yield from ask(window.cut(request))), read)
         if not isinstance(judged, Unclear):
             return judged
         tried.append(f"{request}: {judged.why}")
         pause = window.pause(number, judged)
         if pause is None or number >= window.patience.tries_max:
-            return GaveUp(tried=tuple(tried), last=judged.problem)
+            return GaveUp(
+                tried=tuple(tried),
+                last=judged.problem,
+                retry_after_seconds=judged.retry_after_seconds,
+            )
         yield pause
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+from refund_once_client.exchange import is_duration
 from refund_once_client.problems import refused_here
+
+T = TypeVar("T")
 
 # Above it JSON numbers stop being exact (RFC 8259, section 6); the service's own limit.
 AMOUNT_MINOR_MAX = 2**53 - 1
@@ -109,10 +112,28 @@ def currency(value: Any) -> str:
 
 
 def text(value: Any, *, field: str) -> str:
-    """A string. What else it must be, the service says. Raises Problem."""
+    """A string of Unicode. What else it must be, the service says. Raises Problem."""
     if not isinstance(value, str):
         raise refused_here(field, "must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise refused_here(field, "must not hold half of a surrogate pair") from None
     return value
+
+
+def flag(value: Any, *, field: str) -> bool | None:
+    """True, False, or None where it is not known. Raises Problem."""
+    if value is not None and not isinstance(value, bool):
+        raise refused_here(field, "must be True, False or None")
+    return value
+
+
+def duration(value: Any, *, field: str) -> float:
+    """Seconds, above 0. Raises Problem."""
+    if not is_duration(value) or value <= 0:
+        raise refused_here(field, "must be a number of seconds above 0, and not infinite")
+    return float(value)
 
 
 def time(value: Any, *, field: str) -> str:
@@ -125,22 +146,54 @@ def time(value: Any, *, field: str) -> str:
         raise refused_here(field, "must be between 2000 and 2100") from None
 
 
+def payment(value: Any) -> dict[str, str]:
+    """As the service takes it. Raises Problem."""
+    known = _one(value, Payment, field="payment")
+    return {
+        name: text(getattr(known, name), field=f"payment.{name}")
+        for name in ("provider", "payment_intent", "account", "method")
+    }
+
+
+def customer(value: Any) -> dict[str, str]:
+    """As the service takes it. Raises Problem."""
+    known = _one(value, Customer, field="customer")
+    sent = {name: getattr(known, name) for name in ("ref", "email")}
+    if known.risk is not None:
+        sent["risk"] = known.risk
+    return {name: text(part, field=f"customer.{name}") for name, part in sent.items()}
+
+
+def _one(value: Any, kind: type[T], *, field: str) -> T:
+    if not isinstance(value, kind):
+        raise refused_here(field, f"must be of {kind.__name__}")
+    return value
+
+
+def _each(lines: Any, kind: type[T]) -> Iterator[tuple[str, T]]:
+    """Each line, and what it is called."""
+    if not isinstance(lines, Iterable):
+        raise refused_here("lines", f"must be a list of {kind.__name__}")
+    for at, line in enumerate(lines):
+        where = f"lines[{at}]"
+        yield where, _one(line, kind, field=where)
+
+
 def refund_lines(lines: Iterable[RefundLine]) -> list[dict[str, Any]]:
     """As the service takes them. Raises Problem."""
     return [
         {
-            "line_id": text(line.line_id, field=f"lines[{at}].line_id"),
-            "amount_minor": amount(line.amount_minor, field=f"lines[{at}].amount_minor"),
+            "line_id": text(line.line_id, field=f"{where}.line_id"),
+            "amount_minor": amount(line.amount_minor, field=f"{where}.amount_minor"),
         }
-        for at, line in enumerate(lines)
+        for where, line in _each(lines, RefundLine)
     ]
 
 
 def order_lines(lines: Iterable[OrderLine]) -> list[dict[str, Any]]:
     """As the service takes them. Raises Problem."""
     sent = []
-    for at, line in enumerate(lines):
-        where = f"lines[{at}]"
+    for where, line in _each(lines, OrderLine):
         tax = line.tax_minor
         known = {
             "line_id": text(line.line_id, field=f"{where}.line_id"),
@@ -148,8 +201,8 @@ def order_lines(lines: Iterable[OrderLine]) -> list[dict[str, Any]]:
             "tax_minor": None
             if tax is None
             else amount(tax, field=f"{where}.tax_minor", at_least=0),
-            "final_sale": line.final_sale,
-            "returned": line.returned,
+            "final_sale": flag(line.final_sale, field=f"{where}.final_sale"),
+            "returned": flag(line.returned, field=f"{where}.returned"),
         }
         sent.append(without_none(known))
     return sent

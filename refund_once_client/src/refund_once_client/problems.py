@@ -65,7 +65,8 @@ class OutcomeUnknown(RefundOnceError):
     """No answer proves whether a proposal is recorded, and this client has stopped asking.
 
     `may_be_recorded` False: nothing that this call sent can have been recorded. `tried` says what
-    came of each request, oldest first; `last` is the service's own last word, if it had one.
+    came of each request, oldest first; `last` is the service's own last word, if it had one. That
+    may be a no: it is about the request that it answered, not about one before it that was lost.
     """
 
     def __init__(

@@ -22,9 +22,6 @@ from refund_once_client.exchange import (
 )
 from refund_once_client.problems import TYPE_PREFIX, OutcomeUnknown, Problem
 
-# These are about who asks, not about the proposal: they do not say what became of one sent before.
-_ABOUT_THE_CALLER = (401, 403)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
@@ -66,8 +63,12 @@ def propose(
     1. Send the proposal. Answered: an action is the result, and a problem is raised.
     2. Not answered: pause, and read the action by its id. Found: it is the result, or, with other
        content, an action-conflict.
-    3. Certainly not there (404): go to 1, with the identical request.
+    3. Not there (404): go to 1, with the identical request.
     4. Not readable, or sent as often or as long as is allowed: OutcomeUnknown.
+
+    A no to a later one of the identical requests says nothing about an earlier one that was lost:
+    something between us may still hold it and deliver it when the answer to it is another. So that
+    is OutcomeUnknown, too, except an action-conflict: the id is then taken for ever.
 
     The request is made by the caller, once: nothing here can change what is sent.
     """
@@ -79,11 +80,11 @@ def propose(
         if isinstance(judged, Action):
             return judged
         if isinstance(judged, Problem):
-            if may_be_recorded and judged.status in _ABOUT_THE_CALLER:
-                tried.append(f"{request}: {judged.status} {judged.kind}")
-                last = judged
-                break
-            raise judged
+            if not may_be_recorded or judged.kind == "action-conflict":
+                raise judged
+            tried.append(f"{request}: {judged.status} {judged.kind}")
+            last = judged
+            break
         tried.append(f"{request}: {judged.why}")
         last = judged.problem
         may_be_recorded |= judged.may_have_acted
