@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -58,8 +59,11 @@ def test_sixty_proposals_by_keys_and_sessions_on_the_real_server_are_one_action(
     make_stack: MakeStack,
 ) -> None:
     """Some say another amount, some carry an Idempotency-Key; a worker sends meanwhile."""
-    stack = make_stack(env={"WEB_WORKERS": "2"})
-    world = World(stack)
+    with closing(World(make_stack(env={"WEB_WORKERS": "2"}))) as world:
+        propose_at_once(world)
+
+
+def propose_at_once(world: World) -> None:
     order_id = world.order()
     sessions = [
         world.call("POST", "/api/v1/sessions", {"order_id": order_id, "request_id": "7"})[1]
@@ -82,7 +86,9 @@ def test_sixty_proposals_by_keys_and_sessions_on_the_real_server_are_one_action(
         with httpx.Client(timeout=60) as client:
             ready.wait(timeout=60)
             for _ in range(TRIES_MAX):
-                answer = client.post(f"{stack.url}/api/v1/refunds", json=body, headers=headers)
+                answer = client.post(
+                    f"{world.stack.url}/api/v1/refunds", json=body, headers=headers
+                )
                 if answer.status_code != 503:  # see above
                     break
             replayed = answer.headers.get("Idempotent-Replayed") == "true"
