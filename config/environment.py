@@ -121,7 +121,7 @@ class Environment(Timeouts):
     broker_url: SecretStr | None = None
 
     # ---- the payment provider
-    #: The key refunds are made with. Prefer a restricted key that can do nothing else.
+    #: The key refunds are made with. Prefer a restricted key: write refunds, read payments.
     stripe_api_key: SecretStr
     #: Keys of further platform accounts by alias: `eu=sk_live_…,us=sk_live_…`.
     stripe_api_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(default_factory=dict)

@@ -74,11 +74,6 @@ class OrderAdmin(WithContext, ReadOnlyAdmin):
             "balances": [
                 (words, format_amount(amount, row.currency))
                 for words, amount in (
-                    *(
-                        ()
-                        if row.stated_captured_minor is None
-                        else (("captured by your statement", row.stated_captured_minor),)
-                    ),
                     ("captured", row.captured_minor),
                     ("disputed", row.disputed_minor),
                     ("refunded", row.refunded_minor),

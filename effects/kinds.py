@@ -147,8 +147,7 @@ class Reading:
 
     `strangers` are effects on the same resource that belong to no action of ours; `read_at` is
     the database time just before the look began. `is_complete`: another object of the provider,
-    read after the list, shows that nothing was missing from it. `whole` are the totals that were
-    read with it, if they were; `shows_less`: by them less is left than the decision was made on.
+    read after the list, shows that nothing was missing from it.
     """
 
     judgement: Judgement
@@ -156,8 +155,6 @@ class Reading:
     read_at: datetime
     evidence: dict[str, Any]
     is_complete: bool = False
-    whole: Any = None
-    shows_less: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +162,11 @@ class Totals:
     """The action's resource read as a whole: a second way to see whether something was done.
 
     `unexplained`: why the totals do not say "absent", as half a sentence; "" when all that was
-    done is explained by the effects that were listed. `whole` are the totals as they were read.
+    done is explained by the effects that were listed.
     """
 
     unexplained: str
     evidence: dict[str, Any]
-    whole: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,11 +323,6 @@ class EffectKind(ABC):
     @abstractmethod
     def observe(self, *, locked: Locked, reading: Reading) -> None:
         """Write down what a look showed beside the action: when, and effects made elsewhere."""
-
-    def observe_totals(  # noqa: B027  # a kind may keep nothing of it
-        self, *, locked: Locked, totals: Totals, read_at: datetime
-    ) -> None:
-        """Write down what the totals showed of the resource, beside the action."""
 
     # -- the provider (never inside a transaction) --------------------------------------------
 

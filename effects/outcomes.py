@@ -128,15 +128,11 @@ Outcome = Succeeded | Pending | Refused | NotSent | RateLimited | Misconfigured 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All effects the provider shows for one payment, all pages read.
-
-    `whole`: the resource's totals, where a kind read them before the list; None where it did not.
-    """
+    """All effects the provider shows for one payment, all pages read."""
 
     effects: tuple[ProviderEffect, ...]
     evidence: Evidence
     pages: int = 1
-    whole: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,8 +50,7 @@ def send(*, kind: EffectKind, claimed: Claimed) -> Sent:
 
     1. Refuse to run inside a transaction.
     2. Before the first send, read the resource at the provider. An effect of this action that is
-       already there is adopted; one that nobody knows stops the send, and so do totals by which
-       less is left than was decided on; unreadable stops it too.
+       already there is adopted; one that nobody knows stops the send; unreadable stops it too.
     3. Immediately before the bytes leave, ask the database whether the lease and the key still
        hold, the attempt is still open and no kill switch is on. One no, and nothing leaves.
     4. One wire request with the frozen payload and key. Never a retry.
@@ -99,8 +98,6 @@ def _stopped_by(reading: Reading, *, generation: int) -> Outcome | None:
         raise Bug(f"unhandled judgement {judgement!r}")
     if reading.strangers:
         return NotSent(reason="unknown_effect_found", evidence=evidence)
-    if reading.shows_less:
-        return NotSent(reason="less_is_left", evidence=evidence)
     return None
 
 

@@ -52,7 +52,6 @@ def note_second_look(
         }
     else:
         unexplained = totals.unexplained
-        kind.observe_totals(locked=locked, totals=totals, read_at=second.read_at)
         seen |= {
             "result": "inconclusive" if unexplained else "absent",
             "absent": not unexplained,

@@ -8,7 +8,6 @@ from typing import Any
 
 from effects.outcomes import Listing, ProviderEffect
 from kernel.money import format_amount
-from providers.port import PaymentTotals
 from refunds.models import ExternalRefund, Order, RefundAction, RefundEvent
 
 
@@ -32,15 +31,6 @@ def known_refs(*, order: Order, look: Listing) -> set[str]:
     }
 
 
-def unexplained_minor(*, totals: PaymentTotals, look: Listing) -> int:
-    """How much of a payment's refunded total no refund in its list can be; 0: none.
-
-    The list was read after the total. A refund that failed late may be in the total still, so it
-    explains its amount, too: a customer who got nothing back must not be counted as paid.
-    """
-    return max(0, totals.refunded_minor - sum(effect.amount_minor for effect in look.effects))
-
-
 def book_elsewhere(
     *,
     order: Order,
@@ -50,8 +40,7 @@ def book_elsewhere(
 ) -> list[ProviderEffect]:
     """Book refunds made elsewhere on a locked order; returns those that are new.
 
-    Each takes up the balance and is a new version; the caller writes the order. What only the
-    provider's total showed of it before (`Order.unlisted_minor`) is not counted twice.
+    Each takes up the balance and is a new version; the caller writes the order.
     """
     known = ExternalRefund.objects.filter(order=order).values_list("provider_ref", flat=True)
     before = set(known) if refunds else set()
@@ -67,9 +56,7 @@ def book_elsewhere(
             made_at=refund.created_at,
         )
         if takes_up_balance(currency=refund.currency, status=refund.status, order=order):
-            counted = _counted_before(refund, order=order)
-            order.refunded_minor += refund.amount_minor - counted
-            order.unlisted_minor -= counted
+            order.refunded_minor += refund.amount_minor
         order.version += 1
         RefundEvent.objects.create(
             order=order,
@@ -109,12 +96,3 @@ def evidence_of(refunds: list[ProviderEffect]) -> dict[str, dict[str, Any]]:
         }
         for refund in refunds
     }
-
-
-def _counted_before(refund: ProviderEffect, *, order: Order) -> int:
-    """How much of it the provider's total had in it when that was read last."""
-    if not order.unlisted_minor or order.shown_at is None or refund.created_at is None:
-        return 0
-    return (
-        min(order.unlisted_minor, refund.amount_minor) if refund.created_at < order.shown_at else 0
-    )

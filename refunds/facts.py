@@ -25,7 +25,6 @@ from policies.models import PolicyVersion
 from providers.registry import payment_provider
 from refunds.models import ExternalRefund, Order, RefundAction, RefundAttempt, Remedy
 from refunds.remedy_models import LIVE_REMEDIES, RemedyState
-from refunds.shown import is_stated_by_provider
 from refunds.usage import UsedLately
 
 # Other actions of the order that the rules look at: the newest, so that an order with thousands of
@@ -356,13 +355,7 @@ def facts_for(
         rates_day=used.rates_day,
         rates_age_days=used.rates_age_days,
         sources=(
-            Source(
-                name="order",
-                read_from="the provider's payment"
-                if is_stated_by_provider(order)
-                else "the merchant's statement",
-                age_seconds=order_age,
-            ),
+            Source(name="order", read_from="the merchant's statement", age_seconds=order_age),
             Source(
                 name="refunds at the provider",
                 read_from="the provider's list, read again before the first send",

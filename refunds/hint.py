@@ -32,20 +32,10 @@ def tell_a_worker(*, action_id: str) -> bool:
 
     Never raises. The dispatch sweep finds what this loses.
     """
-    from refunds.tasks import dispatch_action
-
     if not _broker.may_ask():
         return False
     try:
-        with _connections(settings.CELERY_BROKER_URL).acquire(
-            block=True, timeout=TIMEOUT_SECONDS
-        ) as connection:
-            try:
-                dispatch_action.apply_async((action_id,), connection=connection, retry=False)
-            except BaseException:
-                # A late answer on it would be read as the answer to the next hint.
-                connection.collapse()
-                raise
+        publish(action_id)
     except Exception as error:
         # The broker's own exceptions have no common base; the row is committed and due.
         if _broker.went():
@@ -57,6 +47,25 @@ def tell_a_worker(*, action_id: str) -> bool:
         return False
     _broker.answered()
     return True
+
+
+def publish(action_id: str) -> None:
+    """Send the message, or raise whatever the broker's client raises, in time."""
+    from refunds.tasks import dispatch_action
+
+    with _connections(settings.CELERY_BROKER_URL).acquire(
+        block=True, timeout=TIMEOUT_SECONDS
+    ) as connection:
+        try:
+            dispatch_action.apply_async(
+                (action_id,),
+                connection=connection,  # type: ignore[call-arg]  # the stubs lack it
+                retry=False,
+            )
+        except BaseException:
+            # A late answer on it would be read as the answer to the next hint.
+            connection.collect()
+            raise
 
 
 @cache
@@ -71,6 +80,7 @@ def _connections(url: str) -> Any:
         else {"read_timeout": TIMEOUT_SECONDS, "write_timeout": TIMEOUT_SECONDS}
     )
     connection = app.connection_for_write(
+        url,
         connect_timeout=TIMEOUT_SECONDS,
         transport_options={**app.conf.broker_transport_options, **limits},
     )

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from django.conf import settings
 from django.db import transaction
 
 from effects.clock import database_now
-from effects.outcomes import LookUp, Unreadable
+from effects.outcomes import Listing, LookUp, Unreadable
 from effects.send import refuse_open_transaction
 from kernel.errors import InvalidInput
 from providers.port import ListedPayment
 from providers.registry import payment_provider
-from refunds.compare import write_read
+from refunds.elsewhere import book_elsewhere
 from refunds.models import Order
 from refunds.orders import SOURCE_VERSION_OF_PROVIDER, Mirrored, OrderFacts, mirror_order
-from refunds.shown import refunds_are_known
+from refunds.shown import write_shown
 
 # What an order's columns hold. A customer's e-mail and method that do not fit are left out.
 _EMAIL = re.compile(r"[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+")
@@ -55,18 +56,15 @@ def import_payment(
 ) -> ImportedPayment | Unreadable:
     """Mirror the order that a payment was made for, and compare it. No transaction may be open.
 
-    `read_at` is database time just before the payment was read. Where more went back than is known
-    here, the payment's refunds are listed first; Unreadable: they could not be, nothing is written.
-    Raises InvalidInput, and writes nothing, for an order id that is none, and for a second payment
-    of an order: one order has one.
+    `read_at` is database time just before the payment was read. Where an order is new here and
+    something of its payment went back before, the refunds are listed first and booked as made
+    elsewhere; Unreadable: they could not be, nothing is written. Raises InvalidInput, and writes
+    nothing, for an order id that is none, and for a second payment of an order: one order has one.
     """
     refuse_open_transaction()
     totals = payment.totals
-    before = Order.objects.filter(order_id=order_id).first()
     look: LookUp | None = None
-    if totals.refunded_minor and (
-        before is None or not refunds_are_known(order=before, totals=totals)
-    ):
+    if totals.refunded_minor and not Order.objects.filter(order_id=order_id).exists():
         look = payment_provider(provider).list_refunds(
             payment_ref=totals.payment_ref, account=account
         )
@@ -88,11 +86,28 @@ def import_payment(
     with transaction.atomic():
         _refuse_second_payment(facts)
         mirrored = mirror_order(facts=facts, actor=actor)
-        order = mirrored.order
-        write_read(order=order, totals=totals, look=look, read_at=read_at, now=database_now())
-    # While they differ the payment is read again.
-    differs = order.compare_due_at is not None
+        order, now = mirrored.order, database_now()
+        if mirrored.created and isinstance(look, Listing):
+            _book_past(order=order, look=look, now=now)
+        differs = write_shown(order=order, totals=totals, read_at=read_at, now=now)
     return ImportedPayment(order=order, became=became(mirrored), differs=differs)
+
+
+def _book_past(*, order: Order, look: Listing, now: datetime) -> None:
+    """Count what went back before the order was known here.
+
+    Not what this installation made itself, and a database has forgotten: its action adopts that
+    when it is proposed again, and until then it is a difference, which is a person's. When the
+    payment was read is not noted either, so that the first send looks.
+    """
+    past = [
+        effect
+        for effect in look.effects
+        if effect.settlement != "failed" and effect.metadata.get("instance") != settings.INSTANCE
+    ]
+    if book_elsewhere(order=order, action=None, refunds=past, now=now):
+        order.updated_at = now
+        order.save(update_fields=["refunded_minor", "version", "updated_at"])
 
 
 def became(mirrored: Mirrored) -> Became:

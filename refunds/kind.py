@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -42,7 +41,7 @@ from kernel.money import format_amount
 from policies.decision import Decision, Verdict
 from policies.facts import Facts, RefundLine
 from providers import matching
-from providers.port import Capabilities, PaymentTotals, SendRequest
+from providers.port import Capabilities, SendRequest
 from providers.registry import payment_provider
 from refunds.binding import binding, what_changed, what_was_tampered_with
 from refunds.decide import (
@@ -60,7 +59,6 @@ from refunds.elsewhere import (
     known_refs,
     listed,
     takes_up_balance,
-    unexplained_minor,
 )
 from refunds.facts import Beside, facts_for, read_beside
 from refunds.hint import tell_a_worker
@@ -79,7 +77,6 @@ from refunds.remedy_moves import (
     watched_until,
     why_case_stays,
 )
-from refunds.shown import Shown, is_uncompared, lowers, write_shown
 from refunds.usage import UsedLately, used_lately
 
 # Refunds of one order go one after the other: Stripe locks the charge anyway, and each is decided
@@ -397,7 +394,6 @@ class RefundKind(OrderEffect):
         Order.objects.filter(pk=order.pk).update(
             reserved_minor=order.reserved_minor,
             refunded_minor=order.refunded_minor,
-            unlisted_minor=order.unlisted_minor,
             version=order.version,
             provider_read_at=order.provider_read_at,
             updated_at=locked.now,
@@ -451,16 +447,8 @@ class RefundKind(OrderEffect):
             )
         if new or not locked.reading_written:
             self._write_order(locked=locked)
-        if reading.whole is not None:
-            write_shown(order=order, shown=reading.whole, now=locked.now)
         if new and order.refundable_minor < 0:
             open_overdrawn(locked=locked)
-
-    def observe_totals(self, *, locked: Locked, totals: Totals, read_at: datetime) -> None:
-        """Keep what the payment shows as captured. Its refunds were listed before, not after."""
-        if isinstance(totals.whole, PaymentTotals):
-            shown = Shown(totals=totals.whole, read_at=read_at)
-            write_shown(order=locked.resource, shown=shown, now=locked.now)
 
     # -- the provider -------------------------------------------------------------------------
 
@@ -473,8 +461,6 @@ class RefundKind(OrderEffect):
             return False
         if _beside(locked).taken_for_undone:
             return True  # what was taken for undone may have come to pass since
-        if is_uncompared(locked.resource):
-            return True  # what was stated of this payment was never compared with it
         read_at = locked.resource.provider_read_at
         if read_at is None:
             return True
@@ -497,21 +483,12 @@ class RefundKind(OrderEffect):
         )
 
     def look(self, *, action: RefundAction) -> LookUp:
-        """List the payment's refunds, all pages.
-
-        Where what was stated was never compared with the payment, its totals are read first: what
-        they count is in the list that is read after them.
-        """
+        """List the payment's refunds, all pages."""
         refuse_open_transaction()
-        order, provider = _order_of(action), payment_provider(action.provider)
-        totals: PaymentTotals | None = None
-        if is_uncompared(order):
-            read = provider.read_payment(payment_ref=order.payment_ref, account=action.account)
-            if isinstance(read, Unreadable):
-                return read
-            totals = read
-        look = provider.list_refunds(payment_ref=order.payment_ref, account=action.account)
-        return look if isinstance(look, Unreadable) else replace(look, whole=totals)
+        payment_ref = _order_of(action).payment_ref
+        return payment_provider(action.provider).list_refunds(
+            payment_ref=payment_ref, account=action.account
+        )
 
     def read_totals(self, *, action: RefundAction, listing: Listing) -> Totals | Unreadable | None:
         """Read how much of the payment went back in all, and compare it with the refunds listed.
@@ -539,7 +516,6 @@ class RefundKind(OrderEffect):
             unexplained = "a refund of the payment has not settled"
         return Totals(
             unexplained=unexplained,
-            whole=totals,
             evidence={
                 "captured_minor": totals.captured_minor,
                 "refunded_minor": totals.refunded_minor,
@@ -601,18 +577,10 @@ class RefundKind(OrderEffect):
             known_refs=known,
             own_ref=action.provider_ref,
         )
-        whole: PaymentTotals | None = look.whole
         return Reading(
             judgement=judgement_of(judged),
             strangers=judged.strangers,
             read_at=read_at,
-            whole=None if whole is None else _shown(whole, look=look, read_at=read_at),
-            shows_less=whole is not None
-            and lowers(
-                order=order,
-                totals=whole,
-                unlisted_minor=unexplained_minor(totals=whole, look=look),
-            ),
             evidence={
                 "pages": look.pages,
                 "refunds_seen": len(look.effects),
@@ -641,14 +609,6 @@ def _beside(locked: Locked) -> Beside:
 
 def _order_of(action: RefundAction) -> Order:
     return action.order
-
-
-def _shown(totals: PaymentTotals, *, look: Listing, read_at: datetime) -> Shown:
-    return Shown(
-        totals=totals,
-        read_at=read_at,
-        unlisted_minor=unexplained_minor(totals=totals, look=look),
-    )
 
 
 def _own_part(locked: Locked) -> str:

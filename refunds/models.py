@@ -66,14 +66,9 @@ class Order(models.Model):
     `provider_read_at` is when this payment's refunds were last listed by this instance, `stated_at`
     when the merchant last stated the order, changed or not.
 
-    The provider is the truth for what was captured and refunded (`refunds.shown`):
-
-    - `captured_minor` is the smaller of what was stated and what the provider shows, and so what
-      every decision and the claim count with. `stated_captured_minor` is what was stated where that
-      differs; NULL where `captured_minor` is it.
-    - `shown_…` are the payment's totals as they were last read at `shown_at`, NULL before that.
-    - `unlisted_minor` is the part of `refunded_minor` that only the provider's total shows.
-    - `compare_due_at`: when the payment is read and compared next; NULL while nothing is due.
+    `shown_…` are the payment's totals as the provider showed them at `shown_at`, NULL before that.
+    They are compared with what is stated (`refunds.shown`) and change no balance. `compare_due_at`
+    is when that is done next; NULL while nothing is due.
     """
 
     class DisputeState(models.TextChoices):
@@ -94,8 +89,6 @@ class Order(models.Model):
     reserved_minor = models.BigIntegerField(default=0)
     disputed_minor = models.BigIntegerField(default=0)
     settled_otherwise_minor = models.BigIntegerField(default=0)
-    unlisted_minor = models.BigIntegerField(default=0)
-    stated_captured_minor = models.BigIntegerField(null=True, blank=True)
     shown_captured_minor = models.BigIntegerField(null=True, blank=True)
     shown_refunded_minor = models.BigIntegerField(null=True, blank=True)
     shown_currency = models.CharField(max_length=3, blank=True, default="")
@@ -128,7 +121,6 @@ class Order(models.Model):
                 "reserved_minor",
                 "disputed_minor",
                 "settled_otherwise_minor",
-                "unlisted_minor",
             )
         ]
         indexes: ClassVar[list[models.Index]] = [
@@ -154,12 +146,6 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return f"order:{self.order_id}"
-
-    @property
-    def stated_minor(self) -> int:
-        """What was stated as captured, whatever the provider shows."""
-        stated = self.stated_captured_minor
-        return self.captured_minor if stated is None else stated
 
     @property
     def refundable_minor(self) -> int:

@@ -14,7 +14,6 @@ from kernel.identity import require_identifier
 from kernel.money import AMOUNT_MINOR_MAX, require_currency
 from refunds.models import Order, RefundEvent
 from refunds.overdrawn import open_overdrawn_order
-from refunds.shown import captured_that_counts
 
 # What decisions are made on, so that a change of it makes them stale. The rest (an address) is for
 # people to read.
@@ -22,8 +21,14 @@ _DECIDED_ON = ("captured_minor", "placed_at", "payment_method", "customer_ref", 
 _IMMUTABLE_ONCE_USED = ("currency", "provider", "account", "payment_ref")
 # Which payment it is: another one was never read.
 _PAYMENT = ("provider", "account", "payment_ref")
+_UNREAD: dict[str, Any] = {
+    "shown_captured_minor": None,
+    "shown_refunded_minor": None,
+    "shown_currency": "",
+    "shown_at": None,
+}
 # What the provider can contradict.
-_COMPARED = ("captured_minor", "stated_captured_minor", *_IMMUTABLE_ONCE_USED)
+_COMPARED = ("captured_minor", *_IMMUTABLE_ONCE_USED)
 # What the provider shows is no statement of the merchant, whose versions begin at 0: it never
 # overwrites one, and any of them overwrites it.
 SOURCE_VERSION_OF_PROVIDER = -1
@@ -76,9 +81,8 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
        and is remembered as stated now.
     5. A captured amount below what is already refunded is an observed fact and is written: it
        opens an incident, and the claim sends no more.
-    6. Captured counts as no more than the provider showed when its payment was last read, unless
-       the statement raises it. A statement of money is due to be compared with the provider again
-       (`refunds.shown`), by a sweep: no provider is called here.
+    6. A statement of money, and any while the provider shows something else, is due to be compared
+       with the provider (`refunds.shown`), by a sweep: no provider is called here.
     """
     require_identifier(facts.order_id, field="order_id")
     facts = replace(facts, currency=require_currency(facts.currency))
@@ -102,19 +106,21 @@ def mirror_order(*, facts: OrderFacts, actor: str) -> Mirrored:
             return Mirrored(order=order, created=True, changed=True)
         if facts.source_version < order.source_version:
             return Mirrored(order=order, created=False, changed=False, older=True)
-        columns |= _counted(order=order, columns=columns)
         differing = {
             name: value for name, value in columns.items() if getattr(order, name) != value
         }
         if not differing:
-            Order.objects.filter(pk=order.pk).update(stated_at=now)
+            due = {} if order.compare_due_at is None else {"compare_due_at": now}
+            Order.objects.filter(pk=order.pk).update(stated_at=now, **due)
             return Mirrored(order=order, created=False, changed=False)
         _refuse_another_payment(order=order, differing=differing)
+        if any(name in differing for name in _PAYMENT):
+            differing |= _UNREAD
         before = {name: getattr(order, name) for name in differing}
         if any(name in differing for name in (*_DECIDED_ON, *_IMMUTABLE_ONCE_USED)):
             differing["version"] = order.version + 1
         times = {"updated_at": now, "stated_at": now}
-        if any(name in differing for name in _COMPARED):
+        if order.compare_due_at is not None or any(name in differing for name in _COMPARED):
             times["compare_due_at"] = now
         for name, value in {**differing, **times}.items():
             setattr(order, name, value)
@@ -147,42 +153,9 @@ def _columns(facts: OrderFacts) -> dict[str, Any]:
     }
 
 
-def _counted(*, order: Order, columns: dict[str, Any]) -> dict[str, Any]:
-    """What counts of a new statement, by what the provider showed of its payment so far."""
-    stated = columns["captured_minor"]
-    if any(getattr(order, name) != columns[name] for name in _PAYMENT):
-        return {
-            "stated_captured_minor": None,
-            "shown_captured_minor": None,
-            "shown_refunded_minor": None,
-            "shown_currency": "",
-            "shown_at": None,
-            "refunded_minor": order.refunded_minor - order.unlisted_minor,
-            "unlisted_minor": 0,
-        }
-    if stated > order.stated_minor:
-        # A later capture, most likely: what was shown is from before it. The payment is read again,
-        # before a first send in any case, and no refund is denied meanwhile for an old reading.
-        return {
-            "stated_captured_minor": None,
-            "shown_captured_minor": None,
-            "shown_at": None,
-        }
-    counts = captured_that_counts(
-        stated_minor=stated,
-        currency=columns["currency"],
-        shown_minor=order.shown_captured_minor,
-        shown_currency=order.shown_currency,
-    )
-    return {
-        "captured_minor": counts,
-        "stated_captured_minor": None if counts == stated else stated,
-    }
-
-
 def _refuse_another_payment(*, order: Order, differing: dict[str, Any]) -> None:
     touched = [name for name in _IMMUTABLE_ONCE_USED if name in differing]
-    if touched and order.actions.exists():
+    if touched and (order.actions.exists() or order.external_refunds.exists()):
         field = {"payment_ref": "payment.payment_intent", "account": "payment.account"}.get(
             touched[0], touched[0]
         )

@@ -12,7 +12,9 @@ from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import override_settings
 
+from kernel.away import Away
 from providers.sandbox import Sandbox
+from refunds import hint
 from tests.builders import stripe_at
 
 # Made by the migrations and changed by no test.
@@ -84,3 +86,9 @@ def sandbox() -> Iterator[Sandbox]:
     """A stateful Stripe in this process, and every provider call of the test going to it."""
     with Sandbox() as running, stripe_at(running):
         yield running
+
+
+@pytest.fixture(autouse=True)
+def broker_that_nobody_has_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was away in one test is asked again in the next."""
+    monkeypatch.setattr(hint, "_broker", Away(ask_again_seconds=hint.ASK_AGAIN_SECONDS))

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 
-from agents import Agent, OpenAIResponsesModel, Runner, RunResult, RunState
+from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, RunResult, RunState
 from agents.mcp import MCPServerStreamableHttp
 from openai import AsyncOpenAI
 
@@ -21,6 +21,10 @@ INSTRUCTIONS = (
     "You handle one support request. Read what may be refunded, propose the refund once, and tell "
     "the customer what the tool answered. A refund that is recorded is taken care of."
 )
+
+
+# Tracing would send prompts and tools' answers to OpenAI, whoever's model server is used.
+UNTRACED = RunConfig(tracing_disabled=True)
 
 
 async def run(
@@ -37,7 +41,7 @@ async def run(
             model=OpenAIResponsesModel(model, AsyncOpenAI(base_url=model_url)),
             mcp_servers=[refunds],
         )
-        result = await Runner.run(agent, prompt)
+        result = await Runner.run(agent, prompt, run_config=UNTRACED)
         while approval and result.interruptions:
             for call in result.interruptions:
                 show(call.name, call.arguments)
@@ -47,7 +51,7 @@ async def run(
                 state = await RunState.from_string(agent, saved)
                 for call in state.get_interruptions():
                     state.approve(call)
-                return await Runner.run(agent, state)
+                return await Runner.run(agent, state, run_config=UNTRACED)
 
             result = await deliver(resume, approval)
         return str(result.final_output)

@@ -90,7 +90,9 @@ def test_withdraw_takes_no_fields(caller: Caller, body: Any, status: int) -> Non
 
 # No transaction of this process stays open while the stack starts: Postgres would end it.
 @pytest.mark.django_db(transaction=True)
-def test_the_real_server_tells_a_body_that_is_not_whole(make_stack: MakeStack) -> None:
+def test_the_real_server_tells_a_body_that_is_not_whole_and_takes_no_address_from_a_header(
+    make_stack: MakeStack,
+) -> None:
     stack = make_stack()
     found = re.search(r"ro_live_\w+", stack.manage("agent_key", "create", "shop"))
     assert found is not None
@@ -112,3 +114,12 @@ def test_the_real_server_tells_a_body_that_is_not_whole(make_stack: MakeStack) -
             connection.shutdown(socket.SHUT_WR)
             with connection.makefile("rb") as answer:
                 assert answer.readline().split()[1] == str(status).encode(), framing
+    # A header must not choose the address: gunicorn takes SCRIPT_NAME from a proxy by default.
+    for script in ("/mcp", "/foo"):
+        with socket.create_connection((url.hostname, url.port or 80), timeout=10) as connection:
+            connection.sendall(
+                f"GET /mcp/metrics HTTP/1.1\r\nHost: {url.netloc}\r\nSCRIPT_NAME: {script}\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+            with connection.makefile("rb") as answer:
+                assert answer.readline().split()[1] == b"404", script

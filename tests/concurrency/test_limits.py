@@ -13,10 +13,10 @@ from effects.states import State
 from policies.models import DecisionRecord
 from policies.parameters import Limit
 from policies.versions import publish
+from refunds import hint
 from refunds.kind import REFUND
 from refunds.models import RefundAction
 from refunds.propose import Recorded, propose_refund
-from refunds.tasks import dispatch_action
 from tests import builders
 from tests.concurrency.test_races import at_once, insisting
 
@@ -28,7 +28,7 @@ EACH_MINOR = 1_000
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
 
 
 def _only(**limits: object) -> None:

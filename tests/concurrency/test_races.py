@@ -21,13 +21,13 @@ from effects.states import State
 from policies.models import PolicyVersion
 from providers.sandbox import Sandbox
 from reconciliation.leases import end_lease
+from refunds import hint
 from refunds.dispatch import dispatch
 from refunds.dispatch_due import hint_due_actions
 from refunds.kind import REFUND
 from refunds.models import Order, RefundAction, RefundAttempt, RefundEvent
 from refunds.orders import OrderFacts, mirror_order
 from refunds.propose import Recorded, Replayed, propose_refund
-from refunds.tasks import dispatch_action
 from refunds.withdraw import Withdrawn, withdraw_refund
 from tests import builders
 
@@ -85,7 +85,7 @@ def insisting(call: Callable[[], Any]) -> Callable[[], Any]:
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker of anybody's listens; the tests dispatch themselves."""
-    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
 
 
 def assert_balances_add_up(order: Order) -> None:
@@ -295,7 +295,7 @@ def test_two_sweeps_at_once_hint_each_action_once(monkeypatch: pytest.MonkeyPatc
     for _ in range(20):
         builders.action(builders.order())
     RefundAction.objects.update(due_at=database_now())
-    monkeypatch.setattr(dispatch_action, "delay", published.append)
+    monkeypatch.setattr(hint, "publish", published.append)
     counts = at_once(*[hint_due_actions] * 4)
     assert sum(counts) == len(published) == 20
     assert len(set(published)) == 20

@@ -284,7 +284,6 @@ def _driver_environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "TMPDIR", "LANG")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
         "OPENAI_API_KEY": "none",
-        "OPENAI_AGENTS_DISABLE_TRACING": "1",
         "LANGSMITH_TRACING": "false",
         "MASTRA_TELEMETRY_DISABLED": "1",
         "FASTMCP_CHECK_FOR_UPDATES": "off",

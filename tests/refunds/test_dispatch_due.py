@@ -10,7 +10,7 @@ from django.conf import settings
 from effects.clock import database_now
 from effects.models import SweepRun
 from effects.states import State
-from refunds import dispatch_due
+from refunds import dispatch_due, hint
 from refunds.dispatch_due import HINT_AGAIN_SECONDS, hint_due_actions
 from refunds.kind import REFUND
 from refunds.tasks import dispatch_action
@@ -33,7 +33,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Hints:
                 raise ConnectionError("the broker is down")
             published.append(action_id)
 
-        monkeypatch.setattr(dispatch_action, "delay", delay)
+        monkeypatch.setattr(hint, "publish", delay)
         return published
 
     return watch

@@ -48,8 +48,9 @@ def test_the_same_statement_again_changes_nothing() -> None:
     result = mirror()
     assert (result.created, result.changed) == (False, False)
     after = dict(Order.objects.values().get())
-    # But for when it was last stated: the facts are as fresh as that.
+    # But for when it was last stated: the facts are as fresh as that, and not compared yet.
     assert after.pop("stated_at") != before.pop("stated_at")
+    assert after.pop("compare_due_at") != before.pop("compare_due_at")
     assert (after, RefundEvent.objects.count()) == (before, events)
 
 

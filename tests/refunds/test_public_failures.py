@@ -12,7 +12,7 @@ from django.db import connection, connections
 
 from effects.states import State
 from providers.sandbox import Sandbox
-from refunds import tasks
+from refunds import hint, tasks
 from refunds.dispatch import dispatch
 from refunds.dispatch_due import hint_due_actions
 from refunds.models import RefundAction
@@ -47,8 +47,8 @@ def test_a_new_request_beside_an_unknown_one_needs_a_person() -> None:
 def test_a_worker_is_told_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, bool]] = []
     monkeypatch.setattr(
-        tasks.dispatch_action,
-        "delay",
+        hint,
+        "publish",
         lambda action_id: told.append((action_id, connection.in_atomic_block)),
     )
     action = builders.action(builders.order())
@@ -58,12 +58,10 @@ def test_a_worker_is_told_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_lost_hint_is_found_by_the_sweep(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
     order = builders.order(sandbox=sandbox)
     action = builders.action(order)
-    monkeypatch.setattr(
-        tasks.dispatch_action, "delay", lambda action_id: dispatch(action_id=action_id)
-    )
+    monkeypatch.setattr(hint, "publish", lambda action_id: dispatch(action_id=action_id))
     assert hint_due_actions() == 0  # not due yet: the hint may still be on its way
     builders.skew_clock(settings.DISPATCH_SWEEP_SECONDS + 1)
     assert hint_due_actions() == 1
@@ -77,14 +75,12 @@ def test_a_broker_that_is_down_at_the_commit_changes_no_answer(
     def down(action_id: str) -> None:
         raise ConnectionRefusedError("no broker")
 
-    monkeypatch.setattr(tasks.dispatch_action, "delay", down)
+    monkeypatch.setattr(hint, "publish", down)
     order = builders.order(sandbox=sandbox)
     action = builders.action(order)  # raises nothing
     builders.skew_clock(settings.DISPATCH_SWEEP_SECONDS + 1)
     hint_due_actions()
-    monkeypatch.setattr(
-        tasks.dispatch_action, "delay", lambda action_id: dispatch(action_id=action_id)
-    )
+    monkeypatch.setattr(hint, "publish", lambda action_id: dispatch(action_id=action_id))
     assert hint_due_actions() == 1  # what could not be told is due at once
     assert builders.fresh(action).state == State.SUCCEEDED
 

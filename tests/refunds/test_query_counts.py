@@ -17,11 +17,10 @@ from effects.claim import Claimed, claim
 from effects.send import send
 from policies.parameters import Limit, Tier
 from providers.sandbox import Sandbox
-from reconciliation.compare_orders import compare_orders
+from refunds import hint
 from refunds.kind import REFUND
 from refunds.models import RefundAction
 from refunds.propose import Replayed, propose_refund
-from refunds.tasks import dispatch_action
 from tests import builders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,7 +58,7 @@ def counted() -> Iterator[Cost]:
 
 @pytest.fixture(autouse=True)
 def _quiet_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
 
 
 @pytest.fixture
@@ -159,7 +158,6 @@ def test_a_list_with_refunds_in_it_costs_two_more(sandbox: Sandbox, action: Refu
 
 
 def test_recording_a_success_costs_six_statements_and_one_commit(action: RefundAction) -> None:
-    compare_orders()  # what was stated is compared once, long before, and no more
     claimed = builders.claimed(action)
     sent = send(kind=REFUND, claimed=claimed)
     with counted() as cost:

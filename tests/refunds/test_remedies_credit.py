@@ -19,12 +19,11 @@ from providers.port import SendRequest
 from providers.registry import payment_provider
 from reconciliation.check_now import check_now
 from reconciliation.sweep import sweep
-from refunds import credits
+from refunds import credits, hint
 from refunds.dispatch import dispatch
 from refunds.dispatch_due import hint_due_actions
 from refunds.models import CreditAction, CreditEvent, Order, Remedy
 from refunds.remedies import RemedyRefused, Why
-from refunds.tasks import dispatch_action
 from tests import builders
 from tests.refunds import debts
 
@@ -76,7 +75,7 @@ def test_it_is_sent_once_however_often_it_is_dispatched(sandbox, debt):
 
 def test_the_dispatch_sweep_finds_a_credit_whose_hint_was_lost(debt, monkeypatch):
     told: list[str] = []
-    monkeypatch.setattr(dispatch_action, "delay", told.append)
+    monkeypatch.setattr(hint, "publish", told.append)
     remedy = debts.proposed(debt, "store_credit")
     told.clear()
     builders.skew_clock(3_600)

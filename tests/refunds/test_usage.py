@@ -16,9 +16,9 @@ from effects.switches import turn_off, turn_on
 from policies.facts import SCOPES
 from policies.models import ReferenceRate
 from reconciliation.decisions import decide_held
+from refunds import hint
 from refunds.kind import REFUND
 from refunds.models import Order, RefundAction
-from refunds.tasks import dispatch_action
 from refunds.usage import UsedLately, used_lately
 from refunds.withdraw import withdraw_refund
 from tests import builders
@@ -31,7 +31,7 @@ DAY = 24 * HOUR
 
 @pytest.fixture(autouse=True)
 def _everything_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
     builders.allow_all()
 
 

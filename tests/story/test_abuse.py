@@ -17,9 +17,9 @@ from policies.models import DecisionRecord
 from policies.parameters import Limit
 from policies.versions import DEFAULT_PARAMETERS, publish
 from providers.sandbox import Sandbox
+from refunds import hint
 from refunds.dispatch import dispatch
 from refunds.models import RefundAction
-from refunds.tasks import dispatch_action
 from tests import builders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests dispatch themselves."""
-    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
 
 
 def why(action: RefundAction) -> str:

@@ -18,12 +18,12 @@ from effects.switches import turn_off, turn_on
 from policies.parameters import Limit, Tier
 from providers.sandbox import Sandbox
 from reconciliation.decisions import decide_held
+from refunds import hint
 from refunds.dispatch import dispatch
 from refunds.kind import REFUND
 from refunds.models import Order, RefundAction
 from refunds.orders import OrderFacts, mirror_order
 from refunds.propose import ProposalLine
-from refunds.tasks import dispatch_action
 from tests import builders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ NO_LIMITS: dict[str, Any] = {"velocity": (), "budgets": (), "goodwill_budgets": 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests dispatch themselves."""
-    monkeypatch.setattr(dispatch_action, "delay", lambda action_id: None)
+    monkeypatch.setattr(hint, "publish", lambda action_id: None)
 
 
 def stated_again(order: Order, **changed: Any) -> None:
