@@ -90,5 +90,5 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(autouse=True)
 def broker_that_nobody_has_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that was away in one test is asked again in the next."""
-    monkeypatch.setattr(hint, "_broker", Away(ask_again_seconds=hint.ASK_AGAIN_SECONDS))
+    """A broker that was away is asked again at once: tests do not wait for its return."""
+    monkeypatch.setattr(hint, "_broker", Away(ask_again_seconds=0))
