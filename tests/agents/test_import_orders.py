@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from io import StringIO
+from codecs import BOM_UTF8
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from agents.order_lines import read_order_lines
 from agents.strict_json import BODY_BYTES_MAX
 from config.development import CHECKOUT
 from refunds.models import Order, RefundEvent
@@ -126,6 +128,8 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path: Path) ->
         (line("1", customer={"ref": "c"}), "customer.email", "is required"),
         (line("1", placed_at="yesterday"), "placed_at", "must be a time with its zone"),
         (line("1").replace('"1"', '"a:b"'), "order_id", "must be 1 to 64 characters"),
+        (line("1").replace('"1"', '"."'), "order_id", "must not be . or .."),
+        (line("1").replace('"1"', '".."'), "order_id", "must not be . or .."),
         (json.dumps(order_body()), "order_id", "is required"),
         ("not json", "line", "is not one JSON value"),
         ("[1]", "line", "must be a JSON object"),
@@ -187,6 +191,60 @@ def test_stdin_is_read_and_what_is_not_there_is_told(
         assert "1 created" in run("-")[1]
     with pytest.raises(CommandError, match=r"cannot be read.*Nothing was imported"):
         run(tmp_path / "none")
+
+
+@pytest.mark.parametrize("named", ["itself", "by a link", "by a second name", "as stdin"])
+@pytest.mark.django_db
+def test_the_input_is_never_emptied_for_what_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    file = lines_file(tmp_path, line("1"))
+    refused = file
+    if named == "by a link":
+        refused = tmp_path / "link.jsonl"
+        refused.symlink_to(file)
+    elif named == "by a second name":
+        refused = tmp_path / "second.jsonl"
+        refused.hardlink_to(file)
+    with file.open("rb") as stdin:
+        monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": stdin}))
+        _, said = refused_by("-" if named == "as stdin" else file, "--refused", refused)
+    assert f"--refused {refused} is the file that is imported" in said
+    assert "Nothing was imported" in said
+    assert file.read_text() == f"{line('1')}\n"
+    assert Order.objects.count() == 0
+
+
+def test_an_input_that_is_not_there_empties_nothing(tmp_path: Path) -> None:
+    refused = tmp_path / "refused.jsonl"
+    refused.write_text("{}")
+    _, said = refused_by(tmp_path / "none", "--refused", refused)
+    assert "cannot be read" in said
+    assert refused.read_text() == "{}"
+
+
+@pytest.mark.django_db
+def test_a_mark_before_the_first_line_is_passed_over_and_nowhere_else(tmp_path: Path) -> None:
+    (refused,), said = refused_by(lines_file(tmp_path, f"\ufeff{line('1')}", f"\ufeff{line('2')}"))
+    assert "1 created" in said
+    assert (refused["line"], refused["fields"][0]["field"]) == (2, "line")
+    assert Order.objects.get().order_id == "1"
+
+
+@pytest.mark.parametrize("mark", [b"", BOM_UTF8])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("more", [-1, 0, 1, 2, 3, 4, BODY_BYTES_MAX])
+def test_a_line_may_be_as_long_as_a_body_whatever_it_ends_with(
+    mark: bytes, end: bytes, more: int
+) -> None:
+    text = b"x" * (BODY_BYTES_MAX + more)
+    after = b"y\n" if end else b""
+    first, *rest = read_order_lines(BytesIO(mark + text + end + after))
+    (problem,) = first.problems
+    assert ("is longer than" in problem.reason) == (more > 0)
+    assert first.text == text[:BODY_BYTES_MAX].decode()
+    assert first.size_bytes == len(mark + text + end)
+    assert [(one.number, one.text) for one in rest] == ([(2, "y")] if end else [])
 
 
 # -- how it does it -------------------------------------------------------------------------------

@@ -227,6 +227,17 @@ def test_a_payment_that_cannot_be_an_order_is_refused_by_name_and_the_rest_goes_
     assert the_order("good")
 
 
+@pytest.mark.parametrize("order_id", [".", ".."])
+def test_an_order_that_no_address_could_name_is_refused(sandbox: Sandbox, order_id: str) -> None:
+    paid(sandbox, order_id)
+    for dry in ([], ["--dry-run"]):
+        (told,), said = run(*dry)
+        assert told["fields"][0]["field"] == "order_id"
+        assert "must not be . or .." in told["fields"][0]["reason"]
+        assert "exit 1:" in said
+    assert not Order.objects.exists()
+
+
 def test_a_dry_run_writes_nothing(sandbox: Sandbox) -> None:
     paid(sandbox, "1")
     _, said = run("--dry-run")

@@ -23,7 +23,7 @@ from tests import builders
 from tests.client.conftest import BRISK, Client
 from tests.client.faulty_proxy import FAULTS, FaultyProxy
 
-PROPOSAL = {
+PROPOSAL: dict[str, Any] = {
     "order_id": "4821",
     "request_id": "3",
     "amount_minor": 7_900,
@@ -32,6 +32,14 @@ PROPOSAL = {
 }
 ACTION_ID = "refund:order-4821:request-3"
 TIMEOUT_SECONDS = 10.0
+# A no to one request, which another one of the same bytes may not meet: facts change.
+REFUSALS = {
+    "401": (401, "unauthorized"),
+    "404": (404, "order-unknown"),
+    "409": (409, "order-incomplete"),
+    "412": (412, "stale-balance"),
+    "422": (422, "idempotency-conflict"),
+}
 
 
 @dataclass
@@ -62,13 +70,15 @@ class Service:
             return Lost(why="ReadTimeout", is_sent=True)
         if fault == "429":
             return problem(429, "rate-limited", {"retry-after": str(int(seconds))})
-        if fault == "401":
-            return problem(401, "unauthorized")
+        if fault == "conflict":
+            return problem(409, "action-conflict")
         if fault in ("lost_before", "502"):
             spoiled = Answer(status=502, headers={}, body=b"<h1>Bad gateway</h1>")
             return spoiled if fault == "502" else Lost(why="ReadError", is_sent=True)
         if fault == "wrong_address":
             return problem(404, "not-found")
+        if fault in REFUSALS and request.method == "POST":
+            return problem(*REFUSALS[fault])
         answer = self.do(request)
         if fault == "problem_of_another":
             return problem(409, "conflict", prefix="https://gateway.example/")
@@ -161,14 +171,14 @@ def proposed(service: Service, patience: Patience) -> Action | Problem | Outcome
     """Propose; what came of it, raised or not."""
     calls = KeyCalls(patience=patience, clock=lambda: service.now)
     try:
-        return drive(calls.propose_refund(**PROPOSAL), service)  # type: ignore[arg-type]
+        return drive(calls.propose_refund(**PROPOSAL), service)
     except (Problem, OutcomeUnknown) as error:
         return error
 
 
 MEMORY_FAULTS = (
     *("ok", "not_sent", "late", "late_ones_arrive", "lost_before", "lost_after", "hangs"),
-    *("502", "500", "garbage", "429", "401"),
+    *("502", "500", "garbage", "429", *REFUSALS),
     *("problem_of_another", "problem_of_another_answer"),
 )
 
@@ -224,14 +234,27 @@ def test_only_the_services_own_word_that_it_is_not_there_lets_it_be_sent_again()
     assert arrived == "POST GET"
 
 
-def test_a_refused_credential_says_nothing_about_what_was_sent_before() -> None:
-    outcome, arrived = after("late", "ok", "401")
+@pytest.mark.parametrize("no", REFUSALS)
+def test_a_no_says_nothing_about_what_was_sent_before(no: str) -> None:
+    """Whatever lost the first one may hold it, and deliver it when the answer is another."""
+    outcome, arrived = after("late", "ok", no)
     assert isinstance(outcome, OutcomeUnknown)
     assert (outcome.may_be_recorded, arrived) == (True, "POST GET POST")
+    assert outcome.last is not None
+    assert (outcome.last.status, outcome.last.kind) == REFUSALS[no]
 
-    outcome, arrived = after("401")
+    # Nothing was lost before these: they are definite.
+    for before in ([], ["not_sent", "ok"], ["429", "ok"]):
+        outcome, _ = after(*before, no)
+        assert isinstance(outcome, Problem)
+        assert (outcome.status, outcome.kind) == REFUSALS[no]
+
+
+def test_a_conflict_is_definite_whatever_was_sent_before() -> None:
+    """The id is taken for ever, so what was lost cannot be recorded under it any more."""
+    outcome, _ = after("late", "ok", "conflict")
     assert isinstance(outcome, Problem)
-    assert (outcome.status, arrived) == (401, "POST")
+    assert outcome.kind == "action-conflict"
 
 
 def test_what_may_have_been_recorded_once_may_be_for_the_whole_call() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from refund_once_client import Customer, OrderLine, Payment, Problem, RefundLine, RefundOnce
+from refund_once_client import (
+    Customer,
+    OrderLine,
+    Patience,
+    Payment,
+    Problem,
+    RefundLine,
+    RefundOnce,
+)
 
 # Nobody listens there: a call that reached the network would raise something else.
 NOWHERE = "http://127.0.0.1:9"
@@ -20,6 +28,14 @@ GOOD: dict[str, Any] = {
     "amount_minor": 7_900,
     "currency": "USD",
     "reason": "requested_by_customer",
+}
+
+AN_ORDER: dict[str, Any] = {
+    "currency": "USD",
+    "captured_minor": 20_000,
+    "payment": Payment(payment_intent="pi_4821"),
+    "customer": Customer(ref="cus_88", email="ada@example.com"),
+    "placed_at": datetime.fromisoformat("2026-11-01T10:00:00Z"),
 }
 
 
@@ -93,11 +109,102 @@ def test_the_token_of_a_session_is_not_taken_for_its_id() -> None:
     ],
 )
 def test_an_order_that_could_be_misread_is_not_sent(changes: dict[str, Any], field: str) -> None:
-    order = {
-        "currency": "USD",
-        "captured_minor": 20_000,
-        "payment": Payment(payment_intent="pi_4821"),
-        "customer": Customer(ref="cus_88", email="ada@example.com"),
-        "placed_at": datetime.fromisoformat("2026-11-01T10:00:00Z"),
-    }
-    assert refused("put_order", "4821", **order | changes) == field
+    assert refused("put_order", "4821", **AN_ORDER | changes) == field
+
+
+@pytest.mark.parametrize(
+    ("lines", "field"),
+    [(None, "lines"), (7, "lines"), ([1], "lines[0]"), ("ab", "lines[0]"), ([None], "lines[0]")],
+)
+def test_lines_that_are_none_are_not_sent(lines: Any, field: str) -> None:
+    explained = {name: value for name, value in GOOD.items() if name != "request_id"}
+    assert refused("propose_refund", **GOOD, lines=lines) == field
+    assert refused("explain", **explained, lines=lines) == field
+    assert refused("put_order", "4821", **AN_ORDER | {"lines": lines}) == field
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"payment": None}, "payment"),
+        ({"payment": {"payment_intent": "pi_4821"}}, "payment"),
+        ({"payment": Payment(payment_intent=None)}, "payment.payment_intent"),  # type: ignore[arg-type]
+        ({"customer": "ada@example.com"}, "customer"),
+        ({"customer": Customer(ref="c", email=b"a@b")}, "customer.email"),  # type: ignore[arg-type]
+        ({"customer": Customer(ref="c", email="a@b", risk=1)}, "customer.risk"),  # type: ignore[arg-type]
+        ({"lines": [RefundLine(line_id="a", amount_minor=1)]}, "lines[0]"),
+        (
+            {"lines": [OrderLine(line_id="a", amount_minor=1, returned="no")]},  # type: ignore[arg-type]
+            "lines[0].returned",
+        ),
+    ],
+)
+def test_a_part_of_an_order_that_is_something_else_is_not_sent(
+    changes: dict[str, Any], field: str
+) -> None:
+    assert refused("put_order", "4821", **AN_ORDER | changes) == field
+
+
+def test_text_that_is_not_unicode_is_not_sent() -> None:
+    assert refused("propose_refund", **GOOD, note="\ud800") == "note"
+    assert refused("page_of_refunds", order_id="1", cursor="\ud800") == "cursor"
+    assert refused("page_of_refunds", order_id="1", cursor=7) == "cursor"
+
+
+NOT_SECONDS = [0, -1, None, "5", True, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("value", NOT_SECONDS)
+def test_a_bound_that_bounds_nothing_is_refused(value: Any) -> None:
+    action_id = "refund:order-1:request-1"
+    assert refused("wait_until_final", action_id, timeout_seconds=value) == "timeout_seconds"
+    with pytest.raises(ValueError, match="timeout_seconds"):
+        RefundOnce(NOWHERE, KEY, timeout_seconds=value)
+    with pytest.raises(ValueError, match="total_seconds"):
+        Patience(total_seconds=value)
+    if value != 0:
+        with pytest.raises(ValueError, match="tries_max"):
+            Patience(tries_max=value)
+        for name in ("pause_first_seconds", "pause_max_seconds"):
+            with pytest.raises(ValueError, match=name):
+                Patience(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        *(
+            "",
+            "http://",
+            "http://[",
+            "http://a b",
+            "http://exa\x00mple",
+            "http://a\nb",
+            "http://\ud800",
+        ),
+        *("http://a..b", f"http://{'a' * 64}", "http://x:99999", "http://x:0", "http://x:y"),
+        *("https://shop.test/#a", "https://shop.test/?a=b", "http://%zz", None, 7, b"http://x"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_by_name(base_url: Any) -> None:
+    with pytest.raises(ValueError, match="base_url must be like"):
+        RefundOnce(base_url, KEY)
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "http://127.0.0.1:8000",
+        "http://[::1]:80/",
+        "https://refund_once:8000/v",
+        "https://bücher.test",
+    ],
+)
+def test_an_address_that_can_be_one_is_taken(base_url: str) -> None:
+    RefundOnce(base_url, KEY).close()
+
+
+@pytest.mark.parametrize("token", [None, 7, "", "sk_live_0123456789", f"{KEY}\n", f"{KEY}é"])
+def test_a_token_that_cannot_be_one_is_refused(token: Any) -> None:
+    with pytest.raises(ValueError, match="an agent key begins with ro_live_"):
+        RefundOnce(NOWHERE, token)

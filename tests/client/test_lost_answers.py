@@ -285,6 +285,23 @@ def test_an_overloaded_service_is_quoted_once_patience_is_over(
     assert (caught.value.status, caught.value.kind) == (503, "unavailable")
 
 
+def test_a_no_after_a_lost_proposal_does_not_hide_that_it_may_arrive_later(
+    refunds: Client, proxy: FaultyProxy
+) -> None:
+    proxy.begin("dropped_before")
+
+    with pytest.raises(OutcomeUnknown) as caught:
+        refunds.propose_refund(**proposal("4821"))
+
+    assert caught.value.may_be_recorded
+    assert caught.value.last is not None
+    assert caught.value.last.kind == "order-unknown"
+    held, _ = proxy.sent("POST")
+    builders.order(order_id="4821", captured_minor=20_000)
+    assert proxy.pass_on(held).status == 201
+    one_action("4821")
+
+
 def test_a_revoked_key_after_a_lost_answer_leaves_the_outcome_unknown(
     refunds: Client, proxy: FaultyProxy, agent: str
 ) -> None:
