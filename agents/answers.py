@@ -43,17 +43,45 @@ NEXT: dict[State, str] = {
     State.CANCELLED: "Withdrawn; nothing was sent. There is nothing left to do.",
 }
 
-# What a rule is about is sometimes not the caller's: other agents' refunds, or the customer's. The
-# staff reads which; an agent reads that.
+# What a rule is about is sometimes not the caller's: what other agents and sessions ask, what the
+# staff has stopped. The staff reads which; an agent reads that. What is left of the order and its
+# lines stays: the order is shared, and `GET /orders/{order_id}` tells its balances.
 TOLD_OF_OTHERS = {
+    "kill_switch": "refunds are paused",
     "velocity": "a limit of refunds is reached, or what counts in it is not known",
     "budget": "a budget is reached, or what counts in it is not known",
     "goodwill_budget": "a budget is reached, or what counts in it is not known",
+    "anomaly": "refunds are asked for unusually often, or how often is not known",
+    "agent_probation": "a person looks at the first refunds of an agent",
     "open_action": "another refund of this order, or a case, is open",
     "duplicate_suspect": "it is like another refund of this order",
 }
 # What the merchant believes of the customer is told by no word of it, not even a verdict.
 NOT_TOLD = ("customer_risk",)
+
+# What a case says is written for the staff: it names keys, other refunds and what to press. An
+# agent reads why a person has it, and nothing that only the person can use.
+TOLD_OF_CASES: dict[Case.Kind, str] = {
+    Case.Kind.UNKNOWN_OUTCOME: "How it ended is not known, and a person is finding out.",
+    Case.Kind.STALE_APPROVAL: "It was approved, and what it was approved on has changed since. "
+    "Nothing is sent before people have decided anew.",
+    Case.Kind.EXPIRED: "Nobody decided in time. A person has it now.",
+    Case.Kind.HELD_TOO_LONG: "It has been on hold for long. A person is looking at why.",
+    Case.Kind.CANNOT_SEND: "It is allowed and was not sent so far. A person is looking at why.",
+    Case.Kind.PENDING_TOO_LONG: "The payment provider has not settled it for long. A person is "
+    "looking at why.",
+    Case.Kind.FAILED: "The payment provider could not carry it out. A person has it now.",
+    Case.Kind.INCIDENT: "What is recorded of it does not fit together. A person is looking at it.",
+    Case.Kind.FOUND_ELSEWHERE: "What its payment shows and what is recorded here differ. A person "
+    "is looking at it.",
+    Case.Kind.CONTRADICTION: "What was stated of its order and what its payment shows differ. A "
+    "person is looking at it.",
+    Case.Kind.ACCOUNT_PAUSED: "Refunds of its account wait for a person.",
+    Case.Kind.LIMIT: "A limit is reached. A person is looking at it.",
+    Case.Kind.UNEXPECTED_SUCCESS: "It was refunded after it had been over. A person is looking at "
+    "it.",
+    Case.Kind.QUEUE: "It waits longer for a decision than it should. A person is looking at why.",
+}
 
 # How soon another read can show something new, by who moves the state on.
 POLL_AFTER_SECONDS: dict[State, int] = {
@@ -82,7 +110,9 @@ class DecisionAnswer(BaseModel):
 
     verdict: Literal["ALLOW", "REVIEW", "HOLD", "DENY"]
     policy_version: int
-    rules: list[RuleAnswer]
+    rules: list[RuleAnswer] = Field(
+        description="empty under a session: what they say and their limits are the backend's"
+    )
 
 
 class ExplainAnswer(BaseModel):
@@ -112,9 +142,11 @@ class ProviderAnswer(BaseModel):
 
 
 class CaseAnswer(BaseModel):
-    """What waits for a person, and until when."""
+    """That a person has it, and until when."""
 
-    reason: str
+    reason: str = Field(
+        description="one sentence for each kind of case; its details are the staff's"
+    )
     due_at: datetime
 
 
@@ -165,6 +197,14 @@ def read_answer(*, action_id: str, proposer: str) -> ActionAnswer | None:
     return found[0][1] if found else None
 
 
+def without_rules(answer: ActionAnswer) -> ActionAnswer:
+    """The answer as a session gets it: a model that reads ceilings and counts stays below them."""
+    decision = answer.decision
+    if decision is None:
+        return answer
+    return answer.model_copy(update={"decision": decision.model_copy(update={"rules": []})})
+
+
 def answer_of_new(*, action: RefundAction, decision: DecisionRecord) -> ActionAnswer:
     """The answer of an action that was just recorded, from what recording it gave. No query."""
     return _answer(
@@ -194,11 +234,6 @@ def explain_answer(explained: Explained) -> ExplainAnswer:
         }
     )
 
-
-STALE_APPROVAL_TOLD = (
-    "It was approved, and what it was approved on has changed since. Nothing is sent before people "
-    "have decided again."
-)
 
 _COLUMNS = (
     "action_id",
@@ -238,7 +273,7 @@ def _beside() -> dict[str, Subquery]:
         "open_case": newest(
             Case.objects.filter(action_id=same, closed_at__isnull=True),
             "opened_at",
-            *("kind", "reason", "due_at"),
+            *("kind", "due_at"),
         ),
     }
 
@@ -264,13 +299,10 @@ def _told_rules(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _told(case: dict[str, Any] | None) -> CaseAnswer | None:
-    """A case as its caller hears of it: whose approval lapsed, and why, is the reviewers' own."""
+    """A case as its caller hears of it."""
     if case is None:
         return None
-    stale = case["kind"] == Case.Kind.STALE_APPROVAL
-    return CaseAnswer(
-        reason=STALE_APPROVAL_TOLD if stale else case["reason"], due_at=case["due_at"]
-    )
+    return CaseAnswer(reason=TOLD_OF_CASES[Case.Kind(case["kind"])], due_at=case["due_at"])
 
 
 def _answer(row: dict[str, Any]) -> ActionAnswer:

@@ -22,6 +22,7 @@ from agents.answers import (
     answer_of_new,
     explain_answer,
     read_answers,
+    without_rules,
 )
 from agents.bearer import AgentBearer
 from agents.callers import Caller
@@ -247,8 +248,9 @@ def post_refund(
     """Record one refund and decide it. 201: new. 200: the same was here before, and this is it.
 
     The policy's verdict is part of the answer, whatever it is. A proposal whose answer was lost may
-    be sent again, exactly as it was. A session proposes without ids: it has its own. Under one a
-    `reason` that is none of its `reasons` is 422, and nothing is recorded.
+    be sent again, exactly as it was. A session proposes without ids, since it has its own, and its
+    `Idempotency-Key` means nothing. Under one a `reason` that is none of its `reasons` is 422, and
+    nothing is recorded.
     """
     refuse_unknown_parameters(request)
     caller = _caller(request)
@@ -259,7 +261,9 @@ def post_refund(
         request_id_of_merchant=merchant_request_id,
         **proposal.model_dump(exclude={"lines", "order_id", "request_id"}),
         lines=tuple(ProposalLine(**line.model_dump()) for line in proposal.lines),
-        idempotency_value=idempotency_key,
+        # The session's request is the identity already, and a value that a model's tools made up
+        # must not be one that its backend needs.
+        idempotency_value=None if caller.session else idempotency_key,
     )
     if isinstance(proposed, UnknownOrder):
         return _order_unknown(proposed.order_id)
@@ -269,7 +273,7 @@ def post_refund(
             detail=f"Another action was recorded under this {HEADER}. Nothing was recorded now. "
             "Do not choose another key or other ids to get round it; ask a person.",
             fields=[FieldProblem(field=HEADER, reason="belongs to another action")],
-            action=calls.read(caller=caller, action_id=proposed.action_id),
+            action=_read(proposed.action_id, caller=caller),
         )
     if isinstance(proposed, StaleBelief):
         return problem(
@@ -278,7 +282,9 @@ def post_refund(
             f"Nothing was recorded. Read the order, and ask whether this refund is still wanted.",
         )
     if isinstance(proposed, Recorded):
-        answer = answer_of_new(action=proposed.action, decision=proposed.decision)
+        answer = _shown(
+            answer_of_new(action=proposed.action, decision=proposed.decision), caller=caller
+        )
         _told("Recorded", "proposal.recorded", answer)
         return _json(answer, status=201)
     if isinstance(proposed, OfAnotherAgent):
@@ -364,7 +370,7 @@ def post_withdrawal_of_session(request: HttpRequest) -> HttpResponse:
 def get_refund(request: HttpRequest, action_id: Path[ActionId]) -> HttpResponse:
     """Its state, its decision, and one sentence on what to do next."""
     refuse_unknown_parameters(request)
-    answer = calls.read(caller=_caller(request), action_id=action_id)
+    answer = _read(action_id, caller=_caller(request))
     if answer is None:
         return _action_unknown(request, action_id)
     return unless_unchanged(request, _json(answer))
@@ -409,7 +415,8 @@ def list_refunds(
         return _order_unknown(order_id)
     page = found[:size]
     more = str(page[-1][0]) if len(found) > size else None
-    return _json(ActionPage(data=[answer for _, answer in page], next_cursor=more))
+    data = [_shown(answer, caller=caller) for _, answer in page]
+    return _json(ActionPage(data=data, next_cursor=more))
 
 
 @api.post(
@@ -487,8 +494,18 @@ def _caller(request: HttpRequest) -> Caller:
     return caller
 
 
-def _must_read(action_id: str, *, caller: Caller) -> ActionAnswer:
+def _shown(answer: ActionAnswer, *, caller: Caller) -> ActionAnswer:
+    """An action as this caller may read it."""
+    return answer if caller.session is None else without_rules(answer)
+
+
+def _read(action_id: str, *, caller: Caller) -> ActionAnswer | None:
     answer = calls.read(caller=caller, action_id=action_id)
+    return None if answer is None else _shown(answer, caller=caller)
+
+
+def _must_read(action_id: str, *, caller: Caller) -> ActionAnswer:
+    answer = _read(action_id, caller=caller)
     if answer is None:
         raise LookupError(action_id)  # actions are never deleted
     return answer

@@ -38,7 +38,8 @@ class AgentBearer(HttpBearer):
         this; 400 and 411 for a body that did not come whole. It is looked at here, as the one
         place before every call that no stranger gets to: reading a body takes time.
         """
-        caller = find_caller(token, request=request)
+        # Ninja splits at the first space, and there may be more (RFC 9110, 11.4).
+        caller = find_caller(token.strip(), request=request)
         if caller is None:
             return None
         refuse_too_many(caller)
@@ -84,30 +85,43 @@ def find_caller(token: str, *, request: HttpRequest) -> Caller | None:
     """The caller that a usable key or session's token proves, or None.
 
     One query. The first use of a key on a day costs a second one, which writes the day down; the
-    use of a credential that is over is recorded.
+    use of a credential that is over is counted and recorded.
     """
     proof = prove(token)
     if proof is None:
         log.info("No credential of ours.", extra={"action": "credential.unknown"})
         return None
     if proof.is_over:
-        record(kind=SecurityEvent.Kind.OVER, caller=proof.caller, address=address_of(request))
+        record_within_limit(kind=SecurityEvent.Kind.OVER, proof=proof, request=request)
         return None
     if proof.key is not None:
         note_use(proof.key)
     return proof.caller
 
 
+def record_within_limit(*, kind: SecurityEvent.Kind, proof: Proof, request: HttpRequest) -> None:
+    """Record a request that is refused whatever it asks, unless its credential asks too often.
+
+    So that a storm, also one that goes over all addresses, writes no more rows a minute than the
+    credential may make requests. It is not told to wait: there is nothing here for it.
+    """
+    if seconds_to_wait(proof.caller, is_over=proof.is_over) is None:
+        record(kind=kind, caller=proof.caller, address=address_of(request))
+    else:
+        log.info("A credential asks too often.", extra={"action": "credential.too_often"})
+
+
 def refuse_too_many(caller: Caller) -> None:
     """Raise ProblemFound (429) when this caller has asked too often.
 
-    The words fit a proposal that was recorded long ago as well: they invite nothing new.
+    The words fit a proposal that was recorded long ago as well, and a model: they invite no call
+    but one that reads. What a backend's code does is in docs/api.md.
     """
     wait = seconds_to_wait(caller)
     if wait is not None:
         raise ProblemFound(
             Kind.RATE_LIMITED,
             detail=f"This request was not looked at; what was recorded before stands as it is. "
-            f"Wait {wait} s, then send exactly this one again, with the same ids.",
+            f"Wait {wait} s, then read it.",
             retry_after_seconds=wait,
         )

@@ -34,9 +34,10 @@ log = logging.getLogger(__name__)
 
 View = Callable[..., HttpResponse]
 
-_SAFE_TO_REPEAT = (
-    "If this was a proposal, send the same one again with the same ids: if it was recorded, it is "
-    "answered with its action and nothing happens twice. A withdrawal can be sent again as well."
+# Read by models, too: it invites no call but one that reads. What a backend's code does is in
+# docs/api.md.
+_NOT_KNOWN = (
+    "Whether anything was recorded is not known, and nothing happens twice. Read the refund first."
 )
 
 
@@ -132,12 +133,10 @@ def problem_of(error: Exception) -> HttpResponse:
         )
         return problem(
             Kind.UNAVAILABLE,
-            detail=f"The database could not be reached or was too busy. {_SAFE_TO_REPEAT}",
+            detail=f"The database could not be reached or was too busy. {_NOT_KNOWN}",
         )
     log.error("A request ended in a mistake.", exc_info=error, extra={"action": "api.mistake"})
-    return problem(
-        Kind.INTERNAL, detail=f"It has been logged under this request id. {_SAFE_TO_REPEAT}"
-    )
+    return problem(Kind.INTERNAL, detail=f"It is in the log under this request id. {_NOT_KNOWN}")
 
 
 def invalid(fields: Sequence[FieldProblem]) -> HttpResponse:

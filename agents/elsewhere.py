@@ -16,16 +16,14 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from agents.bearer import prove
+from agents.bearer import prove, record_within_limit
 from agents.models import SecurityEvent
 from agents.problems import Kind, problem
 from agents.request_id import request_id
-from agents.security import address_of, log, record
+from agents.security import log
 
 # Where agents call, and what anybody may read. /healthz and /readyz are answered before this.
-_THE_DOOR = re.compile(
-    r"/(?:api/v1(?:/.*)?|mcp|\.well-known/oauth-protected-resource(?:/.*)?)", re.S
-)
+_THE_DOOR = re.compile(r"/(?:api/v1(?:/.*)?|mcp|\.well-known/oauth-protected-resource/mcp)", re.S)
 # In any case, at any place, under any scheme, in one header of several that were joined.
 _CREDENTIAL = re.compile(r"ro_(?:live|session)_[0-9a-f]+_[0-9a-f]+")
 # A header has room for dozens, and each is a query.
@@ -56,16 +54,12 @@ def refuse_agents_elsewhere(get_response: Answer) -> Answer:
 
 
 def record_elsewhere(request: HttpRequest) -> None:
-    """Record whose credential came to an address that is none of the agents'."""
+    """Record whose credential came to an address that is none of the agents', within its limit."""
     try:
         for text in _credentials(request)[:_PROVED_MAX]:
             proof = prove(text)
             if proof is not None:
-                record(
-                    kind=SecurityEvent.Kind.ELSEWHERE,
-                    caller=proof.caller,
-                    address=address_of(request),
-                )
+                record_within_limit(kind=SecurityEvent.Kind.ELSEWHERE, proof=proof, request=request)
     except (OperationalError, InterfaceError):
         log.exception("It could not be found out whose credential came to a wrong address.")
 

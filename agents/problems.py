@@ -39,6 +39,7 @@ class Kind(Enum):
         "This Idempotency-Key belongs to another action",
     )
     TOO_LATE = ("too-late", 409, "It cannot be withdrawn any more")
+    HOST_UNKNOWN = ("host-unknown", 400, "This service does not answer to this host name")
     LENGTH_REQUIRED = ("length-required", 411, "The length of the body must be stated")
     STALE_BALANCE = ("stale-balance", 412, "The order's refunded amount is another")
     BODY_TOO_LARGE = ("body-too-large", 413, "The body is too large")
@@ -46,7 +47,7 @@ class Kind(Enum):
     INVALID_FIELD = ("invalid-field", 422, "A field cannot be accepted")
     MALFORMED_JSON = ("malformed-json", 400, "The body is not well-formed JSON")
     RATE_LIMITED = ("rate-limited", 429, "This credential asks too often")
-    INTERNAL = ("internal", 500, "This service made a mistake")
+    INTERNAL = ("internal", 500, "This service could not answer this request")
     UNAVAILABLE = ("unavailable", 503, "This service cannot record anything right now")
 
     def __init__(self, name: str, status: int, title: str) -> None:

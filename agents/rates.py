@@ -32,15 +32,17 @@ REDIS_TIMEOUT_SECONDS = 0.2
 ASK_AGAIN_SECONDS = 5.0
 
 
-def seconds_to_wait(caller: Caller) -> int | None:
+def seconds_to_wait(caller: Caller, *, is_over: bool = False) -> int | None:
     """Count one request of this caller. None: it may go on; else after so many seconds, 1 or more.
 
-    A request that must wait is not counted.
+    A request that must wait is not counted. What comes with a secret that is over counts by itself:
+    whoever kept an old one must not use up what the key's new one may do.
     """
     session = caller.session
     if session is None:
         limit = RateLimitItemPerMinute(settings.AGENT_REQUESTS_PER_MINUTE)
-        return _counter(settings.REDIS_URL).count(limit, "key", caller.key.prefix)
+        what = "key-over" if is_over else "key"
+        return _counter(settings.REDIS_URL).count(limit, what, caller.key.prefix)
     limit = RateLimitItemPerMinute(settings.SESSION_REQUESTS_PER_MINUTE)
     return _counter(settings.REDIS_URL).count(limit, "session", session.prefix)
 

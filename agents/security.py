@@ -1,5 +1,7 @@
-"""What real credentials were used for and are not for: recorded, few rows, and never in the way.
+"""What real credentials were used for and are not for: recorded, and never in the way.
 
+At most one row a minute for each credential, kind and address, and in all no more than the
+credential may make requests: whoever calls this has counted the request before (agents/rates.py).
 Text that is no credential of ours writes nothing here: anybody can send that, as much as they like.
 """
 
@@ -87,7 +89,9 @@ def address_of(request: HttpRequest) -> str:
         except Resolver404:
             match = None
     known = request.method in HTTPMethod.__members__
-    where = NOWHERE if match is None else _PART.sub(r"{\1}", f"/{match.route}")
+    where = NOWHERE
+    if match is not None and match.url_name != "nowhere":
+        where = _PART.sub(r"{\1}", f"/{match.route}")
     return f"{request.method if known else 'OTHER'} {where}"[:160]
 
 

@@ -53,7 +53,7 @@ def require_utf8(request: HttpRequest) -> None:
 def require_json(request: HttpRequest) -> None:
     """Raise ProblemFound (415) unless the body says that it is plain JSON in UTF-8."""
     charset = (request.content_params or {}).get("charset", "utf-8").lower()
-    encoding = request.headers.get("Content-Encoding", "identity")
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
     if request.content_type != "application/json" or charset != "utf-8" or encoding != "identity":
         raise _not_plain_json()
 

@@ -248,12 +248,15 @@ class Story:
         self.propose(order_id=order_id, request_id="1", amount_minor=4_500)
         self.wait_for_state(action_id, "UNKNOWN")
 
-        def case() -> Any:
-            self.tell_history(action_id)
-            return self.agent.call("GET", f"/api/v1/refunds/{action_id}")["case"]
+        from effects.models import Case
 
+        def case() -> Case | None:
+            self.tell_history(action_id)
+            return Case.objects.filter(action_id=action_id, closed_at__isnull=True).first()
+
+        # As the staff reads it: an agent is told only that a person has it.
         opened = until("a case for a person", case)
-        self.teller.line("case", opened["reason"], mark="?")
+        self.teller.line("case", opened.reason, mark="?")
         self.compare(action_id, amount_minor=4_500)
 
     def refunds_of(self, action_id: str) -> list[dict[str, Any]]:

@@ -60,11 +60,24 @@ def _logger_fields(logger: WrappedLogger, method: str, event: EventDict) -> Even
     return event
 
 
+def _strangers(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """What Django refuses for safety, as a warning in one line: strangers write these.
+
+    Django logs them as errors, with a traceback: a host name of somebody else's, a form of a
+    thousand fields. https://docs.djangoproject.com/en/5.2/ref/logging/#django-security
+    """
+    if str(event.get("logger", "")).startswith("django.security."):
+        event["level"] = "warning"
+        event.pop("exc_info", None)
+    return event
+
+
 # Processors of lines from structlog and of lines from the standard library alike.
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,
+    _strangers,
     structlog.stdlib.ExtraAdder(),
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.format_exc_info,

@@ -72,6 +72,8 @@ MIDDLEWARE = [
     "config.health.answer_health_first",
     # Before anything reads, sets or begins something.
     "agents.elsewhere.refuse_agents_elsewhere",
+    # Before Django looks at the host name: it would answer with a page, and log it as an error.
+    "agents.hosts.refuse_other_hosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -85,7 +87,8 @@ MIDDLEWARE = [
     "django_structlog.middlewares.RequestMiddleware",
 ]
 # https://docs.djangoproject.com/en/5.2/ref/settings/#append-slash
-# An API answers 404 for an unknown address; a redirect would turn a POST into a GET.
+# For people who type /admin. Addresses of programs never match this: config/urls.py ends them with
+# a problem, since a redirect would turn a POST into a GET.
 APPEND_SLASH = True
 # https://docs.djangoproject.com/en/5.2/ref/settings/#data-upload-max-memory-size
 # Largest real body is an order with its lines, a few kB.

@@ -28,14 +28,14 @@ if "socket_timeout" in app.conf.broker_transport_options:
 
 
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Django, behind one refusal that it cannot make itself.
+    """Django, without the content types that it stumbles over.
 
     Django decodes the query string with any codec of Python that the content type names, before
-    the first middleware, and Python has some that decode no text at all, like rot13.
+    the first middleware, and Python has some that decode no text at all, like rot13. Such a one
+    becomes one that decodes everything and that every address refuses by itself.
     """
     if not _names_text(environ.get("CONTENT_TYPE", "")):
-        start_response("415 Unsupported Media Type", [("Content-Type", "text/plain")])
-        return [b"Send it as UTF-8. Nothing was done.\n"]
+        environ["CONTENT_TYPE"] = "text/plain; charset=latin-1"
     return _django(environ, start_response)
 
 

@@ -51,8 +51,11 @@ PUBLIC = {
     "/readyz",
 }
 TOOLS = {"get_refundable", "propose_refund", "refund_status", "withdraw_refund"}
-# The whole site outside the API: the beginning of every address.
-BESIDE = ("/metrics", "/mcp", "/admin/", "/.well-known/oauth-protected-resource/mcp")
+# The whole site outside the API: the beginning of every address; the last answers 404 to the rest.
+BESIDE = (
+    *("/metrics", "/mcp", "/admin/", "/.well-known/oauth-protected-resource/mcp"),
+    "/^(?:api|mcp|",
+)
 
 
 def routes(resolver: Any = None, before: str = "/") -> Iterator[str]:
@@ -72,6 +75,7 @@ def filled(route: str) -> str:
         "^(?P<app_label>effects|auth|policies|refunds|approvals|agents)/$", "auth/"
     )
     route = route.replace("(?P<url>.*)$", "no/such/page")
+    route = route.replace(r"^(?:api|mcp|\.well-known)\b", ".well-known/none")
     return re.sub(r"<[^>]*>", "1", route)
 
 

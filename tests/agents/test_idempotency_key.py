@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection, transaction
 
 from agents.idempotency_key import HEADER
 from agents.keys import create_key
-from agents.models import AgentKey, IdempotencyValue
+from agents.models import IdempotencyValue
 from refunds.models import Order, RefundAction, RefundEvent
 from tests import builders
 from tests.agents.conftest import Caller, read, refund_body
@@ -78,18 +78,19 @@ def test_two_agents_share_no_value(caller: Caller) -> None:
     read(propose(other, order, "job-1", request_id="4"), 201)
 
 
-def test_a_session_uses_its_agents_values_and_is_told_no_action_but_its_own(
+def test_under_a_session_a_value_means_nothing_and_its_agents_values_stay_free(
     caller: Caller,
 ) -> None:
     order = builders.order()
     first = read(propose(caller, order, "job-1"), 201)
     _, tools = opened(caller, order)
-    answer = read(tools.call("POST", "/refunds", words(), **{HEADER: "job-1"}), 422)
-    assert answer["type"].endswith(":idempotency-conflict")
-    assert "action" not in answer
-    assert first["action_id"] not in str(answer)
-    read(tools.call("POST", "/refunds", words(), **{HEADER: "job-7"}), 201)
-    assert IdempotencyValue.objects.get(value="job-7").key.prefix == AgentKey.objects.get().prefix
+    answer = read(tools.call("POST", "/refunds", words(), **{HEADER: "job-1"}), 201)
+    assert answer["action_id"] != first["action_id"]
+    read(tools.call("POST", "/refunds", words(), **{HEADER: "job-7"}), 200)
+    assert IdempotencyValue.objects.get().value == "job-1"
+    _, others = opened(caller, order)
+    read(others.call("POST", "/refunds", words(), **{HEADER: "job-7"}), 200)
+    read(propose(caller, order, "job-7", request_id="5"), 201)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,6 @@ AUTHORIZATIONS = [
     "Basic dXNlcjpwYXNz",
     "Bearer ro_live_000000000000_" + "0" * 64,
     "Bearer {key}x",
-    "Bearer {key} ",
-    "Bearer  {key}",
     "{key}",
     "Bearer {wrong}",
     "Bearer {KEY}",

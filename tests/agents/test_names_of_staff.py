@@ -142,7 +142,12 @@ STORIES: dict[Case.Kind, Story] = {
     Case.Kind.UNEXPECTED_SUCCESS: paid_after_a_no,
 }
 # About no single action, so no answer holds one.
-ABOUT_NO_ACTION = {Case.Kind.ACCOUNT_PAUSED, Case.Kind.LIMIT, Case.Kind.QUEUE}
+ABOUT_NO_ACTION = {
+    Case.Kind.ACCOUNT_PAUSED,
+    Case.Kind.CONTRADICTION,
+    Case.Kind.LIMIT,
+    Case.Kind.QUEUE,
+}
 
 
 def told(action: RefundAction, people: tuple[User, User]) -> str:

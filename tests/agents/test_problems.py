@@ -78,7 +78,9 @@ def test_a_mistake_of_ours_is_logged_and_tells_nothing(
     monkeypatch.setattr("agents.calls.propose_refund", mistaken)
     with caplog.at_level(logging.ERROR):
         response = caller.call("POST", "/refunds", refund_body("4821"))
-    assert read(response, 500)["type"] == "urn:refund-once:problem:internal"
+    answer = read(response, 500)
+    assert answer["type"] == "urn:refund-once:problem:internal"
+    assert "Read the refund first" in answer["detail"]
     assert "hunter2" not in response.content.decode()
     assert "A request ended in a mistake." in caplog.messages
 
@@ -96,7 +98,8 @@ def test_a_database_that_is_away_is_503_with_retry_after(
     assert answer["type"] == "urn:refund-once:problem:unavailable"
     assert int(response["Retry-After"]) > 0
     assert "db.internal" not in response.content.decode()
-    assert "the same ids" in answer["detail"]
+    assert "not known" in answer["detail"]
+    assert "Read the refund first" in answer["detail"]
 
 
 def test_a_caller_cannot_choose_the_request_id(caller: Caller) -> None:

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from agents.answers import NEXT, POLL_AFTER_SECONDS, STALE_APPROVAL_TOLD
+from agents.answers import NEXT, POLL_AFTER_SECONDS, TOLD_OF_CASES
 from agents.shapes import PAGE_MAX
 from effects.cases import open_case
 from effects.claim import claim
@@ -186,7 +186,7 @@ def test_a_refund_above_the_ceiling_waits_for_a_person(caller: Caller) -> None:
     assert answer["next"] == NEXT[State.AWAITING_APPROVAL]
 
 
-def test_an_open_case_is_told_with_its_reason_and_due_time_only(caller: Caller) -> None:
+def test_an_open_case_is_told_in_one_sentence_and_with_its_due_time_only(caller: Caller) -> None:
     action_id = propose(caller, builders.order(), 201)["action_id"]
     with transaction.atomic():
         locked = REFUND.lock(action_id=action_id)
@@ -195,12 +195,12 @@ def test_an_open_case_is_told_with_its_reason_and_due_time_only(caller: Caller) 
             kind=Case.Kind.CANNOT_SEND,
             effect="refund",
             locked=locked,
-            reason="It could not be sent for an hour.",
+            reason="Its key is 3 hours old; use check now before you send it again.",
             evidence={"secret": "internal"},
         )
     case = read(caller.call("GET", f"/refunds/{action_id}"), 200)["case"]
     assert set(case) == {"reason", "due_at"}
-    assert case["reason"] == "It could not be sent for an hour."
+    assert case["reason"] == TOLD_OF_CASES[Case.Kind.CANNOT_SEND]
 
 
 def test_whose_approval_lapsed_and_why_is_not_told(caller: Caller) -> None:
@@ -211,7 +211,7 @@ def test_whose_approval_lapsed_and_why_is_not_told(caller: Caller) -> None:
     claim(kind=REFUND, action_id=action_id, worker="w")
     answer = read(caller.call("GET", f"/refunds/{action_id}"), 200)
     assert answer["state"] == "AWAITING_APPROVAL"
-    assert answer["case"]["reason"] == STALE_APPROVAL_TOLD
+    assert answer["case"]["reason"] == TOLD_OF_CASES[Case.Kind.STALE_APPROVAL]
     assert "alice" not in str(answer)
 
 

@@ -16,9 +16,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.keys import create_key, revoke_key
+from agents.keys import Rotated, create_key, revoke_key, rotate_key
 from agents.models import AgentKey, SecurityEvent
 from agents.security import NOWHERE
+from effects.clock import database_now
 from refunds.models import RefundAction
 from tests import builders
 from tests.agents.conftest import Caller, read, refund_body
@@ -159,6 +160,53 @@ def test_a_storm_is_one_row_a_minute_and_no_error(
     builders.skew_clock(120)
     read(tools.call("GET", "/orders/1"), 404)
     assert SecurityEvent.objects.count() == before + 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_over", [False, True], ids=["in use", "over"])
+@pytest.mark.parametrize("credential", ["session", "key"])
+def test_a_storm_over_all_addresses_writes_no_more_rows_than_its_limit(
+    caller: Caller, settings: Any, credential: str, is_over: bool
+) -> None:
+    session, _ = opened(caller, builders.order())
+    settings.SESSION_REQUESTS_PER_MINUTE = settings.AGENT_REQUESTS_PER_MINUTE = 5
+    token = session["token"] if credential == "session" else caller.key
+    if is_over and credential == "session":
+        caller.call("DELETE", f"/sessions/{session['session_id']}")
+    elif is_over:
+        revoke_key(prefix=AgentKey.objects.get().prefix, actor="operator:x")
+    client, begun = Client(), database_now()
+    for path in (
+        "/admin/",
+        "/metrics",
+        "/api/v1/refunds",
+        "/mcp",
+        "/api/v1/none",
+        "/.well-known/x",
+    ):
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            response = client.generic(
+                method, path, b"", headers={"Authorization": f"Bearer {token}"}
+            )
+            if path not in ("/api/v1/refunds", "/mcp"):
+                assert response.status_code == 404
+            elif is_over:
+                assert response.status_code in (401, 405)
+    minutes = (database_now() - begun) / timedelta(minutes=1) + 1
+    assert 1 <= SecurityEvent.objects.count() <= 5 * minutes
+
+
+@pytest.mark.django_db
+def test_who_kept_an_old_secret_does_not_use_up_what_the_new_one_may_do(
+    caller: Caller, settings: Any
+) -> None:
+    prefix = AgentKey.objects.get().prefix
+    rotated = rotate_key(prefix=prefix, actor="operator:x", keep=timedelta())
+    assert isinstance(rotated, Rotated)
+    settings.AGENT_REQUESTS_PER_MINUTE = 3
+    for _ in range(6):
+        read(caller.call("GET", "/orders/none"), 401)
+    read(Caller(rotated.created.key).call("GET", "/orders/none"), 404)
 
 
 @pytest.mark.django_db(transaction=True)

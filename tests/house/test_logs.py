@@ -120,3 +120,25 @@ def test_an_object_is_filtered_as_the_text_it_is_written_as(lines: io.StringIO) 
     assert WITHHELD in lines.getvalue()
     assert "jane" not in lines.getvalue()
     assert "51Habc" not in lines.getvalue()
+
+
+@pytest.mark.parametrize("refusal", ["DisallowedHost", "TooManyFieldsSent", "SuspiciousOperation"])
+def test_what_a_stranger_can_make_django_refuse_is_a_warning_in_one_line(
+    lines: io.StringIO, refusal: str
+) -> None:
+    try:
+        raise ValueError("a thousand fields")
+    except ValueError as error:
+        logging.getLogger(f"django.security.{refusal}").error("Refused.", exc_info=error)
+    line = logged(lines)
+    assert (line["event"], line["level"]) == ("Refused.", "warning")
+    assert "exception" not in line
+    lines.truncate(0)
+    lines.seek(0)
+    try:
+        raise ValueError("ours")
+    except ValueError as error:
+        logging.getLogger("django.request").error("A mistake.", exc_info=error)
+    line = logged(lines)
+    assert line["level"] == "error"
+    assert "exception" in line

@@ -14,26 +14,33 @@ from config.wsgi import application
     transaction=True
 )  # a request looks after the connection that an earlier test left open
 @pytest.mark.parametrize(
-    ("content_type", "status"),
+    ("path", "content_type", "status"),
     [
-        ("application/x-www-form-urlencoded; charset=rot13", "415"),
-        ("text/plain; charset=zlib", "415"),
-        ("text/plain; charset=utf-8", "200"),
-        ("text/plain; charset=klingon", "200"),
-        ("", "200"),
+        ("/nowhere", "application/x-www-form-urlencoded; charset=rot13", "415"),
+        ("/nowhere", "text/plain; charset=zlib", "415"),
+        ("/healthz", "text/plain; charset=rot13", "200"),
+        ("/healthz", "text/plain; charset=utf-8", "200"),
+        ("/healthz", "text/plain; charset=klingon", "200"),
+        ("/healthz", "", "200"),
+        ("/api/v1/orders/1", "application/json; charset=rot13", "415"),
+        ("/api/v1/none", "application/json; charset=zlib", "415"),
+        ("/mcp", "application/json; charset=rot13", "405"),
+        ("/.well-known/oauth-protected-resource/mcp", "text/plain; charset=rot13", "415"),
     ],
 )
 def test_a_codec_that_decodes_no_text_is_refused_also_with_a_query(
-    content_type: str, status: str
+    path: str, content_type: str, status: str
 ) -> None:
     answered: list[str] = []
+    told: dict[str, str] = {}
 
     def start_response(line: str, headers: Any, exc_info: Any = None) -> Any:
         answered.append(line)
+        told.update(headers)
 
     environ = {
         "REQUEST_METHOD": "GET",
-        "PATH_INFO": "/healthz",
+        "PATH_INFO": path,
         "QUERY_STRING": "a=b",
         "CONTENT_TYPE": content_type,
         "SERVER_NAME": "localhost",
@@ -43,3 +50,7 @@ def test_a_codec_that_decodes_no_text_is_refused_also_with_a_query(
     }
     list(application(environ, start_response))
     assert answered[0].startswith(status)
+    if path.startswith(("/api/", "/.well-known/")):
+        assert told["Content-Type"] == "application/problem+json"
+    if path.startswith(("/api/", "/.well-known/", "/mcp")):
+        assert told["X-Request-ID"]
