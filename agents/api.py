@@ -525,8 +525,8 @@ def _action_unknown(request: HttpRequest, action_id: str) -> HttpResponse:
     return problem(
         Kind.ACTION_UNKNOWN,
         detail=f"There is no action {action_id} now. Nothing was done. A proposal of it that is "
-        "still on its way can be recorded later: if one was made, read it again, and withdraw it "
-        "then if it is not wanted.",
+        "still on its way can be recorded later: if one was made, read it in some seconds, and "
+        "withdraw it then if it is not wanted.",
     )
 
 

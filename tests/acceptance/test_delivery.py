@@ -88,11 +88,16 @@ def test_deliveries_long_after_it_is_over_do_nothing(world: World) -> None:
     assert len(world.posts(action_id)) == 1
 
 
+def asked(world: World) -> int:
+    """Requests about refunds. Payments are read whenever an order was stated."""
+    return len([line for line in world.provider.requests() if "refund" in line["path"]])
+
+
 def test_forged_messages_change_nothing_and_the_workers_go_on(world: World) -> None:
     world.order(order_id="known")
     world.propose("known")
     world.rest()
-    before, requests, workers = held(world), len(world.provider.requests()), pids(world)
+    before, requests, workers = held(world), asked(world), pids(world)
 
     for forged in FORGED_IDS:
         world.publish("refunds.dispatch", forged)
@@ -107,7 +112,7 @@ def test_forged_messages_change_nothing_and_the_workers_go_on(world: World) -> N
     world.until("every message to be taken", lambda: not waiting(world))
     assert pids(world) == workers
     assert held(world) == before
-    assert len(world.provider.requests()) == requests
+    assert asked(world) == requests
     # And the workers still work.
     world.order(order_id="afterwards")
     action_id = str(world.propose("afterwards")[1]["action_id"])

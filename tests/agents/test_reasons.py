@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agents.models import AgentKey
-from policies.models import PolicyVersion
+from policies.models import PolicyEvent, PolicyVersion
 from policies.versions import DEFAULT_PARAMETERS
 from refunds.models import RefundAction
 from tests import builders
@@ -51,6 +51,7 @@ def test_the_reasons_in_force_are_told_at_every_door(caller: Caller) -> None:
 
 def test_without_a_policy_nobody_says_which_reasons_there_are(caller: Caller) -> None:
     with builders.past_the_triggers():
+        PolicyEvent.objects.all().delete()
         PolicyVersion.objects.all().delete()
     assert list(told(caller).values()) == [None] * 3
     answer = opened(caller).call("propose_refund", **WORDS | {"reason": "whim"})

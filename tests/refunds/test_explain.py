@@ -75,7 +75,7 @@ def test_a_kill_switch_and_an_open_action_are_part_of_it() -> None:
 def test_without_a_policy_a_person_would_decide() -> None:
     order = builders.order()
     with builders.past_the_triggers(), connection.cursor() as cursor:
-        cursor.execute("DELETE FROM policies_policyversion")
+        cursor.execute("DELETE FROM policies_policyevent; DELETE FROM policies_policyversion")
     said = explained(order)
     assert (said.decision.verdict, said.policy_version) == (Verdict.REVIEW, 0)
     assert explained(order, draft=DEFAULT_PARAMETERS).decision.verdict is Verdict.ALLOW

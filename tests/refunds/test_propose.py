@@ -94,7 +94,7 @@ def test_the_verdict_gives_the_first_state_and_its_due_time(arrange: Any, state:
 def test_without_any_policy_a_person_decides() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
-        cursor.execute("DELETE FROM policies_policyversion")
+        cursor.execute("DELETE FROM policies_policyevent; DELETE FROM policies_policyversion")
         cursor.execute("SET session_replication_role = DEFAULT")
     assert not PolicyVersion.objects.exists()
     action = builders.action(builders.order())
