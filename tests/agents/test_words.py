@@ -22,7 +22,7 @@ from tests.agents.test_mcp import INVITES
 
 # What would make another call of this one, by whoever reads it.
 PROPOSES = re.compile(
-    r"\bagain\b|same ids|try\b|once more|propose (?:it|another)|(?:new|another|other|different) "
+    r"(?<!read it )\bagain\b|same ids|try\b|once more|propose (?:it|another)|(?:new|another|other|different) "
     r"(?:request |idempotency )?(?:ids?|keys?|requests?)\b",
     re.IGNORECASE,
 )
