@@ -22,8 +22,8 @@ from tests.agents.test_mcp import INVITES
 
 # What would make another call of this one, by whoever reads it.
 PROPOSES = re.compile(
-    r"(?<!read it )\bagain\b|same ids|try\b|once more|propose (?:it|another)|(?:new|another|other|different) "
-    r"(?:request |idempotency )?(?:ids?|keys?|requests?)\b",
+    r"(?<!read it )\bagain\b|same ids|try\b|once more|propose (?:it|another)|"
+    r"(?:new|another|other|different) (?:request |idempotency )?(?:ids?|keys?|requests?)\b",
     re.IGNORECASE,
 )
 # What says that it must not be.
