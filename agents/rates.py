@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from agents.callers import Caller
+from kernel.away import Away
 
 log = logging.getLogger(__name__)
 
@@ -72,18 +73,26 @@ class Counter:
         self._shared = SlidingWindowCounterRateLimiter(storage)
         self._own: SlidingWindowCounterRateLimiter | None = None
         self._lock = threading.Lock()
-        self._is_away = False
-        self._ask_again_at = 0.0
+        self._away = Away(ask_again_seconds=ASK_AGAIN_SECONDS)
 
     def count(self, limit: RateLimitItem, *who: str) -> int | None:
         """See `seconds_to_wait`."""
-        if self._may_ask():
+        if self._away.may_ask():
             try:
                 answer = _count(self._shared, limit, who)
             except redis.RedisError as error:
-                self._went_away(error)
+                if self._away.went():
+                    log.warning(
+                        "Redis does not answer: requests are counted by each process alone until "
+                        "it does.",
+                        extra={"action": "rates.redis_away", "error": type(error).__name__},
+                    )
             else:
-                self._came_back()
+                if self._away.answered():
+                    log.warning(
+                        "Redis answers again: requests are counted for all processes together.",
+                        extra={"action": "rates.redis_back"},
+                    )
                 return answer
         return _count(self._in_memory(), limit, who)
 
@@ -93,39 +102,6 @@ class Counter:
             return bool(self._redis.ping())
         except redis.RedisError:
             return False
-
-    def _may_ask(self) -> bool:
-        """Whether to ask Redis: always, or once in a while when it was away the last time."""
-        with self._lock:
-            if not self._is_away:
-                return True
-            now = time.monotonic()
-            if now < self._ask_again_at:
-                return False
-            # This request asks, and nobody else until it knows.
-            self._ask_again_at = now + ASK_AGAIN_SECONDS
-            return True
-
-    def _went_away(self, error: redis.RedisError) -> None:
-        with self._lock:
-            was_away, self._is_away = self._is_away, True
-            self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
-        if not was_away:
-            log.warning(
-                "Redis does not answer: requests are counted by each process alone until it does.",
-                extra={"action": "rates.redis_away", "error": type(error).__name__},
-            )
-
-    def _came_back(self) -> None:
-        if not self._is_away:
-            return
-        with self._lock:
-            was_away, self._is_away = self._is_away, False
-        if was_away:
-            log.warning(
-                "Redis answers again: requests are counted for all processes together.",
-                extra={"action": "rates.redis_back"},
-            )
 
     def _in_memory(self) -> SlidingWindowCounterRateLimiter:
         """Made when it is needed first, since it starts a thread that clears what is over."""
